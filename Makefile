@@ -1,0 +1,36 @@
+# make demo: install, fetch the data, compare the methods, write the report
+# make test: lint, type-check, test
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test lint types unit slow gpu clean
+
+demo: $(INSTALLED)
+	$(BIN)/fedctta run demo --out runs/demo --resume
+
+test: lint types unit
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+unit: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto
+
+slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
+
+gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

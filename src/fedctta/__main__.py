@@ -1,0 +1,5 @@
+"""`python -m fedctta` is the `fedctta` command."""
+
+from fedctta.cli import main
+
+main()

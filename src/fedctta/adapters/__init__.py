@@ -1,0 +1,39 @@
+"""What one client does with one batch of unlabelled images. One method a file.
+
+An adapter is written for a single client and knows nothing of the others; the engine lifts it to all of them. It is a
+frozen dataclass: its fields are its parameters, reachable from the command line as `name.parameter=value`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedctta.clients import Client
+from fedctta.network import Network
+from fedctta.registry import Registry
+
+
+class Adapter:
+    """A client method: how a client starts, adapts to a batch, and predicts."""
+
+    name: ClassVar[str]
+
+    def init(self, network: Network) -> Client:
+        """Return a client before its first batch, made from the source model."""
+        raise TypeError(f"{type(self).__name__} must define init")
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Return the client after it has seen x[B, ...]. Pure; no labels."""
+        raise TypeError(f"{type(self).__name__} must define adapt")
+
+    def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return logits[B, K]: the model with the client's own tensors, statistics as stored."""
+        return network(client.own, x).logits
+
+    def check(self, network: Network, batch: int) -> None:
+        """Raise a UserError if this model or batch size cannot be adapted."""
+
+
+adapters: Registry[Adapter] = Registry("adapter", __name__)

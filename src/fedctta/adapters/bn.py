@@ -1,0 +1,48 @@
+"""TTA-bn: a client's model is the statistics of its BatchNorm layers, refreshed from every batch.
+
+At layer l, with m_l and v_l the mean and biased variance of the batch (FedCTTA Eq. 3-4):
+
+    mu_l  <- (1 - a) mu_l  + a m_l
+    var_l <- (1 - a) var_l + a v_l
+
+The layer normalises with the new values, so deeper layers see what prediction will see. Weights, scales and shifts
+stay those of the source. a = 1 keeps nothing of earlier batches: that is what both papers ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedctta.adapters import Adapter
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import Network, refreshed
+
+
+@dataclass(frozen=True)
+class BatchStatistics(Adapter):
+    """Refresh BatchNorm statistics from the batch (no gradient); momentum 1 uses the batch alone."""
+
+    name: ClassVar[str] = "bn"
+    momentum: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.momentum <= 1:
+            raise UserError(f"bn.momentum={self.momentum} must lie above 0 and up to 1")
+
+    def init(self, network: Network) -> Client:
+        """Own the statistics of every BatchNorm layer."""
+        return Client(own=network.statistics)
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Refresh the statistics, layer by layer."""
+        return client._replace(own=network(client.own, x, refreshed(self.momentum)).statistics)
+
+    def check(self, network: Network, batch: int) -> None:
+        """Batch statistics need BatchNorm layers and, without momentum, more than one image."""
+        network.require_norms(self.name)
+        if batch < 2 and self.momentum == 1:
+            raise UserError("batch=1 gives no batch statistics: use batch=2 or more, or bn.momentum below 1 (say 0.1)")

@@ -1,0 +1,27 @@
+"""No adaptation: the source model as it is (the papers' No-Adapt and Source rows)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedctta.adapters import Adapter
+from fedctta.clients import Client
+from fedctta.network import Network
+
+
+@dataclass(frozen=True)
+class NoAdaptation(Adapter):
+    """Predict with the source model; nothing is adapted and nothing travels."""
+
+    name: ClassVar[str] = "none"
+
+    def init(self, network: Network) -> Client:
+        """Own nothing."""
+        return Client(own={})
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Change nothing."""
+        return client

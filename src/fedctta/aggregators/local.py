@@ -1,0 +1,24 @@
+"""No collaboration: W = I."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.network import Tensors
+
+
+@dataclass(frozen=True)
+class Local(Aggregator):
+    """Every client keeps its own model; nothing is sent."""
+
+    name: ClassVar[str] = "local"
+    communicates: ClassVar[bool] = False
+
+    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
+        """W = I."""
+        return torch.eye(len(uploads.active), device=uploads.active.device), memory

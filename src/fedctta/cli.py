@@ -1,0 +1,194 @@
+"""The `fedctta` command: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedctta import __version__
+from fedctta.adapters import adapters
+from fedctta.aggregators import aggregators
+from fedctta.data import catalogue
+from fedctta.errors import UserError
+from fedctta.experiment import run as run_experiments
+from fedctta.files import require_writable
+from fedctta.models import ARCHITECTURES
+from fedctta.pretraining import pretrain as pretrain_model
+from fedctta.registry import Registry, defaults
+from fedctta.report import print_table
+from fedctta.settings import load_preset, parse_words, presets
+from fedctta.streams import schedules
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated continual test-time adaptation: run, compare and report client and server methods.",
+)
+data_app = typer.Typer(invoke_without_command=True, help="List, fetch and check data sets.")
+app.add_typer(data_app, name="data")
+out = Console()
+err = Console(stderr=True)
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET] key=value ...", show_default=False)]
+
+
+@app.command()
+def run(
+    words: Words = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for report and runs.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep finished runs and continue an interrupted one.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run experiments. Several values under one key (seed=0,1,2) are all run, on the same streams.
+
+    Example: fedctta run dataset=shapes-c aggregator=local,fedavg,fedctta,oracle seed=0,1,2
+    """
+    words = list(words or [])
+    preset = words.pop(0) if words and "=" not in words[0] else None
+    values = parse_words(words)
+    if json_file is not None:
+        require_writable(json_file.parent)
+    name = Path(preset).stem if preset else "-".join(values.get("dataset", ["cifar10-c"]))
+    folder = folder or Path("runs") / name
+    try:
+        result = run_experiments(preset, out=folder, resume=resume, progress=not quiet, console=err, **values)
+    except KeyboardInterrupt:
+        err.print("stopped; the same command with --resume continues where it was")
+        raise typer.Exit(130) from None
+    if json_file is not None:
+        result.write_json(json_file)
+    page = result.write_report(folder)
+    print_table(result.table(), out)
+    out.print(f"report: {page}", soft_wrap=True)
+
+
+@app.command()
+def methods() -> None:
+    """List adapters, aggregators, streams, models and presets with one line each."""
+    bounds = {name for name, cls in aggregators.classes().items() if cls.upper_bound}
+    _list("adapters (client side)", _described(adapters))
+    _list("aggregators (server side)", [row for row in _described(aggregators) if row[0] not in bounds])
+    _list(
+        "upper bounds (told the true domains; not methods)",
+        [r for r in _described(aggregators) if r[0] in bounds],
+    )
+    _list("streams", _described(schedules))
+    _list("models", [(n, a.description, f"{a.parameters:,} parameters") for n, a in ARCHITECTURES.items()])
+    _list("presets", [(name, load_preset(name).title, "") for name in presets()])
+
+
+def _described(registry: Registry[Any]) -> list[tuple[str, str, str]]:
+    return [
+        (name, (cls.__doc__ or "").splitlines()[0], "  ".join(f"{k}={v}" for k, v in defaults(cls).items()))
+        for name, cls in registry.classes().items()
+    ]
+
+
+def _list(title: str, rows: list[tuple[str, str, str]]) -> None:
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    for style in ("bold", "", "dim"):
+        table.add_column(style=style)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+    out.print()
+
+
+@app.command()
+def pretrain(
+    words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
+) -> None:
+    """Train a source model and write its weights with a card.
+
+    Example: fedctta pretrain model=resnet8 dataset=cifar10 epochs=60 seed=0
+    """
+    values = {key: options[0] for key, options in parse_words(words or []).items()}
+    columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("", total=None, loss="")
+
+        def show(done: int, total: int, loss: float) -> None:
+            bar.update(task, completed=done, total=total, loss=f"loss {loss:.4f}")
+
+        path, card = pretrain_model(values, show)
+    corrupted = card["accuracy_corrupted"]
+    out.print(f"clean accuracy {100 * card['accuracy']:.2f} %, corrupted (severity 5) {100 * corrupted:.2f} %")
+    out.print(f"weights: {path}", soft_wrap=True)
+
+
+@data_app.callback()
+def data(context: typer.Context) -> None:
+    """List data sets and whether they are here."""
+    if context.invoked_subcommand is None:
+        _list("data sets", [(entry.name, entry.about, entry.state) for entry in catalogue.datasets()])
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List data sets and whether they are here."""
+    _list("data sets", [(entry.name, entry.about, entry.state) for entry in catalogue.datasets()])
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: str,
+    folder: Annotated[Path | None, typer.Option(help="Take the files from this folder.")] = None,
+    severity: Annotated[int, typer.Option(help="Severity of a corrupted set, 1 to 5.")] = 5,
+) -> None:
+    """Get a data set (or make a corrupted one) and keep it in the cache."""
+    for note in catalogue.fetch(name, folder, severity):
+        out.print(note, soft_wrap=True)
+    out.print(f"{name} is ready")
+
+
+@data_app.command("check")
+def data_check(
+    name: Annotated[str | None, typer.Argument()] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Remove damaged files, to be made again.")] = False,
+) -> None:
+    """Compare every cached file with its checksum."""
+    found = catalogue.check(name, repair)
+    for path, state in found:
+        out.print(f"{state:10} {path}", soft_wrap=True)
+    bad = [state for _, state in found if state in ("damaged", "incomplete")]
+    if bad:
+        raise UserError(f"{len(bad)} of {len(found)} files are bad: run `fedctta data check --repair`")
+    out.print(f"{len(found)} files checked" if found else "nothing is cached yet")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Federated continual test-time adaptation: run, compare and report client and server methods."""
+
+
+def main() -> None:
+    """Run the command; a failure the user can mend is one line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        err.print(f"fedctta: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        err.print(f"fedctta: {where}{error.strerror or error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(2)

@@ -1,0 +1,70 @@
+"""N clients as one stack of tensors, and how a function of one client becomes a function of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from fedctta.network import Network, Tensors
+
+Lift = Literal["auto", "vmap", "loop"]
+Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Client(NamedTuple):
+    """The state of one client, or of N clients when every tensor carries a leading client axis.
+
+    `own` is the client's part of the model: it is what travels to the server and back. `private` never leaves the
+    client (optimiser moments, memories).
+    """
+
+    own: Tensors
+    private: Tensors = {}  # never changed in place
+
+
+def stack(client: Client, count: int) -> Client:
+    """Return `count` equal clients."""
+    # Contiguous, so that a layout never depends on where a run was interrupted.
+    return tree_map(lambda t: t.expand(count, *t.shape).contiguous(), client)  # type: ignore[no-any-return]
+
+
+def take(clients: Client, who: Tensor) -> Client:
+    """Return the clients with the given indices."""
+    return tree_map(lambda t: t[who], clients)  # type: ignore[no-any-return]
+
+
+def put(clients: Client, who: Tensor, changed: Client) -> Client:
+    """Return all clients, with those at the given indices replaced."""
+    return tree_map(lambda t, new: t.index_copy(0, who, new), clients, changed)  # type: ignore[no-any-return]
+
+
+def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lift with `torch.func.vmap`: what clients share is computed once, convolutions run over all images at once."""
+    return torch.func.vmap(function)
+
+
+def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lift with a plain loop: slower where tensors are shared, faster on a CPU where clients own their convolutions."""
+
+    def lifted(*arguments: Any) -> Any:
+        leaves, spec = tree_flatten(arguments)
+        results = [function(*tree_unflatten([leaf[i] for leaf in leaves], spec)) for i in range(len(leaves[0]))]
+        return tree_map(lambda *parts: torch.stack(parts), *results)
+
+    return lifted
+
+
+def choose_lift(how: Lift, network: Network, client: Client) -> Lifter:
+    """Return the lifting to use.
+
+    `auto` means vmap, except on a CPU for clients that own more than normalisation tensors: their convolutions become
+    grouped ones, which are slow there.
+    """
+    if how == "auto":
+        norm_tensors = {name for name in network.state if name.rpartition(".")[0] in network.norms}
+        how = "loop" if network.device.type == "cpu" and not client.own.keys() <= norm_tensors else "vmap"
+    return {"vmap": by_vmap, "loop": by_loop}[how]

@@ -1,0 +1,84 @@
+"""Every data set by name: what exists, getting it, and checking what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fedctta.data import cifar, corrupted, shapes
+from fedctta.data.cache import SPLITS, Images, cache_dir, check_folder, has_images
+from fedctta.errors import unknown
+
+CLEAN = {
+    "cifar10": "60,000 photographs of 10 kinds of thing, 32 x 32",
+    "cifar100": "60,000 photographs of 100 kinds of thing, 32 x 32",
+    "shapes": "10,000 drawings of 10 shapes, 32 x 32, made by this package",
+}
+CORRUPTED = {
+    "cifar10-c": "the CIFAR-10 test set under 15 corruptions",
+    "cifar100-c": "the CIFAR-100 test set under 15 corruptions",
+    "shapes-c": "the shapes test set under 15 corruptions",
+}
+
+
+class Entry(NamedTuple):
+    """One line of the catalogue; the state is "embedded", "missing", or begins with "cached"."""
+
+    name: str
+    about: str
+    state: str
+
+
+def load(name: str, split: str, folder: Path | None = None, progress: bool | None = None) -> Images:
+    """Return one split ("train" or "test") of a clean data set, getting it first where needed.
+
+    Args:
+        name: "cifar10", "cifar100" or "shapes".
+        split: "train" or "test".
+        folder: where the files are, for the data sets that have any; then no network is used.
+        progress: False for silence, True for a progress bar always, None for one where there is a terminal.
+    """
+    if name not in CLEAN:
+        raise unknown("data set", name, CLEAN)
+    return shapes.load(split) if name == "shapes" else cifar.load(name, split, folder, progress)
+
+
+def datasets() -> tuple[Entry, ...]:
+    """Return every data set with one line about it and its state."""
+    return tuple(Entry(name, about, _state(name)) for name, about in (CLEAN | CORRUPTED).items())
+
+
+def _state(name: str) -> str:
+    if name == "shapes":
+        return "embedded"
+    if name in CLEAN:
+        kept = [split for split in SPLITS if has_images(cache_dir() / name, split)]
+        return "cached" if len(kept) == len(SPLITS) else f"cached ({kept[0]} only)" if kept else "missing"
+    severities = corrupted.kept_severities(name)
+    if severities:
+        return f"cached (severity {', '.join(map(str, severities))})"
+    return "embedded" if name == "shapes-c" else "missing"
+
+
+def fetch(
+    name: str, folder: Path | None = None, severity: int = 5, seed: int = 0, progress: bool | None = None
+) -> tuple[str, ...]:
+    """Put a data set into the cache and return what there is to say about it."""
+    if name in CORRUPTED:
+        corrupted.forget_stand_in(name, severity, seed)
+        return corrupted.load_domains(name, severity, folder=folder, seed=seed, progress=progress).notes
+    if name not in CLEAN:
+        raise unknown("data set", name, CLEAN | CORRUPTED)
+    return tuple(f"{split}: {len(load(name, split, folder, progress)):,} images" for split in SPLITS)
+
+
+def check(name: str | None = None, repair: bool = False) -> list[tuple[Path, str]]:
+    """Read every kept file of one data set (or of all) in full, and return each with its state.
+
+    The state is "ok", "damaged" or "incomplete". With `repair` the last two are removed, and the state says so;
+    they are made or fetched again when next needed.
+    """
+    if name is not None and name not in CLEAN | CORRUPTED:
+        raise unknown("data set", name, CLEAN | CORRUPTED)
+    names = [name] if name else [*CLEAN, *CORRUPTED]
+    return [found for each in names for found in check_folder(cache_dir() / each, repair)]

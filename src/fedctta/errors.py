@@ -1,0 +1,28 @@
+"""The one kind of failure a user can mend, and how it is worded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """Something the user can put right. The message is one line: what is wrong, and what to do.
+
+    The command line prints it and exits with code 2; from Python it is raised as it is.
+    """
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """Return the error for a name that does not exist, offering the nearest ones that do.
+
+    >>> str(unknown("aggregator", "fedctt", ["local", "fedavg", "fedctta"]))
+    "unknown aggregator 'fedctt': did you mean fedctta? (all: fedavg, fedctta, local)"
+    """
+    names = sorted(known)
+    if not names:
+        return UserError(f"unknown {kind} {name!r}: there is none to choose from")
+    near = get_close_matches(name, names, n=3, cutoff=0.6)
+    if not near:
+        return UserError(f"unknown {kind} {name!r}: use one of {', '.join(names)}")
+    return UserError(f"unknown {kind} {name!r}: did you mean {' or '.join(near)}? (all: {', '.join(names)})")

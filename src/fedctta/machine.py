@@ -1,0 +1,55 @@
+"""The machine a run is on: which device, and how much memory it took."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from fedctta.errors import UserError
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn auto, cpu or cuda into a device that exists."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda was asked for and torch sees no CUDA GPU: use device=cpu or device=auto")
+    return torch.device(name)
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Full float32 and repeatable kernels on CUDA, so that a seed gives the same numbers every time."""
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Start measuring the peak anew, where the system allows it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif sys.platform == "linux":
+        with suppress(OSError):  # where it is not permitted, the peak is that of the whole process so far
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Peak memory in MB: on the GPU, what torch allocated; on the CPU, the process's resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    if sys.platform == "linux":
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 1024

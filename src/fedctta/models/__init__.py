@@ -1,0 +1,65 @@
+"""The networks of the papers, by name.
+
+Every network is a plain torch module from float images [B, 3, H, W] in [0, 1] (see `inputs.to_input`) to
+logits [B, classes]; its last `nn.Linear` is the classifier, so the input of that layer is the feature vector.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedctta.errors import UserError, unknown
+from fedctta.models.inputs import to_input
+from fedctta.models.resnet import resnet8, resnet18
+from fedctta.models.resnext import ResNeXt29
+from fedctta.models.wide_resnet import wrn_28_10, wrn_40_2
+
+__all__ = ["ARCHITECTURES", "Architecture", "build", "to_input"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One network: what it is, its number of parameters for ten classes, and the function that makes it."""
+
+    description: str
+    parameters: int
+    make: Callable[..., nn.Module]
+
+
+ARCHITECTURES = {
+    "resnet8": Architecture("ResNet-8 of FedTSA and FedCTTA, raw input", 1_235_274, resnet8),
+    "resnet8-w16": Architecture(
+        "ResNet-8 a quarter as wide, for the embedded data", 79_962, partial(resnet8, width=16)
+    ),
+    "resnet18": Architecture("ResNet-18 with the CIFAR stem, input normalised inside", 11_173_962, resnet18),
+    "wrn-28-10": Architecture("WRN-28-10, RobustBench's standard network, raw input", 36_479_194, wrn_28_10),
+    "wrn-40-2": Architecture("WRN-40-2 of AugMix, input normalised inside", 2_243_546, wrn_40_2),
+    "resnext29": Architecture("ResNeXt-29 4x32d of AugMix, input normalised inside", 6_807_882, ResNeXt29),
+}
+
+
+def build(name: str, classes: int = 10, *, seed: int = 0, **options: Any) -> nn.Module:
+    """Make the network `name` with fresh weights; the same seed gives the same weights.
+
+    `options` are the architecture's own, such as `normalise=False` for resnext29. The global random state is
+    left as it was.
+    """
+    if name not in ARCHITECTURES:
+        raise unknown("model", name, ARCHITECTURES)
+    make = ARCHITECTURES[name].make
+    known = [option for option in inspect.signature(make).parameters if option != "classes"]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, known)
+    if classes < 2:
+        raise UserError(f"a classifier needs at least 2 classes, not {classes}: set classes to 2 or more")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return make(classes=classes, **options)

@@ -1,0 +1,126 @@
+"""Trained weights: where they lie, how they are written and read, and the card that tells their story.
+
+A checkpoint is `<model>-<dataset>.safetensors` with `<model>-<dataset>.json`, its card, beside it. Some come
+with the package; `fedctta pretrain` puts others into the user's cache. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from fedctta.errors import UserError
+from fedctta.files import whole
+from fedctta.models import build
+
+PACKAGED = Path(__file__).parent / "weights"
+
+
+def weights_name(model: str, dataset: str) -> str:
+    """Return the file name of a checkpoint; a corrupted data set ("cifar10-c") shares its clean one's."""
+    return f"{model}-{dataset.removesuffix('-c')}.safetensors"
+
+
+def cached_path(model: str, dataset: str) -> Path:
+    """Return where `fedctta pretrain` keeps the weights it makes."""
+    from fedctta.data.cache import cache_dir
+
+    return cache_dir() / "weights" / weights_name(model, dataset)
+
+
+def weights_path(model: str, dataset: str) -> Path | None:
+    """Find the weights of a model: those of the package first, then the user's cache."""
+    packaged = PACKAGED / weights_name(model, dataset)
+    if packaged.is_file():
+        return packaged
+    cached = cached_path(model, dataset)
+    return cached if cached.is_file() else None
+
+
+def load_model(model: str, dataset: str, classes: int = 10, weights: str | Path = "auto", **options: Any) -> nn.Module:
+    """Build `model` and fill it with trained weights: float32, in evaluation mode, on the CPU.
+
+    `weights` is "auto" (see `weights_path`) or the path of a safetensors file; `options` go to `build`.
+    """
+    module = build(model, classes, **options)
+    path = weights_path(model, dataset) if weights == "auto" else Path(weights)
+    if path is None:
+        clean = dataset.removesuffix("-c")
+        raise UserError(
+            f"no weights of {model} for {clean}: run `fedctta pretrain model={model} dataset={clean}`, "
+            "or give the path of a .safetensors file"
+        )
+    load_weights(module, path)
+    return module.eval()
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Fill `module` with the tensors of a safetensors file, which must be exactly the module's own."""
+    if not path.is_file():
+        raise UserError(f"no weights at {path}: check the path, or use weights=auto")
+    try:
+        stored: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{path} is damaged or not a safetensors file: make it again with `fedctta pretrain`"
+        ) from error
+    wanted = _state(module)
+    mismatch = _first_mismatch(wanted, stored)
+    if mismatch is not None:
+        raise UserError(f"{path} does not fit this network ({mismatch}): choose the model it was made for")
+    for name, tensor in stored.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path} holds values that are not finite in {name}: make it again")
+    module.load_state_dict({name: stored[name].float() for name in wanted}, strict=False)
+
+
+def save_weights(module: nn.Module, path: Path, card: Mapping[str, Any], half: bool = True) -> None:
+    """Write the weights of `module` to `path` and `card` beside it.
+
+    With `half`, matrices and kernels are rounded to float16. Vectors (biases and BatchNorm's tensors) stay
+    float32: they are few, and running variances may leave float16's range.
+    """
+    dtypes = {True: torch.float16, False: torch.float32}
+    tensors = {
+        name: tensor.detach().to("cpu", dtypes[half and tensor.ndim > 1]).contiguous()
+        for name, tensor in _state(module).items()
+    }
+    with whole(path) as part:
+        save_file(tensors, part)
+    with whole(path.with_suffix(".json")) as part:
+        part.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Read the card of the weights at `path`."""
+    try:
+        card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} has no card: put {path.with_suffix('.json').name} beside it") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"the card of {path} is damaged: make the weights again") from error
+    if not isinstance(card, dict):
+        raise UserError(f"the card of {path} is damaged: make the weights again")
+    return card
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """Return every tensor a checkpoint holds: all but BatchNorm's batch counters, which nothing reads."""
+    return {n: t for n, t in module.state_dict().items() if not n.endswith("num_batches_tracked")}
+
+
+def _first_mismatch(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> str | None:
+    for name, tensor in wanted.items():
+        if name not in stored:
+            return f"{name} is missing"
+        if stored[name].shape != tensor.shape:
+            return f"{name} is {list(stored[name].shape)}, not {list(tensor.shape)}"
+    extra = next((name for name in stored if name not in wanted), None)
+    return None if extra is None else f"{extra} is unexpected"

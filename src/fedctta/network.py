@@ -1,0 +1,197 @@
+"""A torch model as a pure function of its tensors, with BatchNorm made explicit.
+
+A client owns some of the model's tensors and shares the rest with everybody. `Network` runs the model with a client's
+own tensors laid over the shared ones and hands back, besides the logits, what test-time adaptation needs and
+`nn.Module` hides: the statistics of every BatchNorm layer and the penultimate features. It changes nothing, so it can
+be differentiated and vmapped.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedctta.errors import UserError
+
+Tensors = dict[str, Tensor]
+
+
+class Statistics(NamedTuple):
+    """Mean and variance of every channel at one BatchNorm layer."""
+
+    mean: Tensor
+    var: Tensor
+
+
+class Output(NamedTuple):
+    """What one forward pass gives: logits, features, and the statistics to keep.
+
+    The features are the input of the model's last `nn.Linear`; a model without one has `has_features` False and gives
+    its logits.
+    """
+
+    logits: Tensor
+    features: Tensor
+    statistics: Tensors
+
+
+# Given a layer's input and its stored statistics: those to normalise with, and those to keep.
+NormRule = Callable[[Tensor, Statistics], tuple[Statistics, Statistics]]
+
+
+def stored(x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+    """Normalise with the stored statistics, as `model.eval()` does."""
+    return old, old
+
+
+def refreshed(momentum: float = 1.0) -> NormRule:
+    """Normalise with, and keep, (1 - a) old + a batch (FedCTTA Eq. 3-4); a = 1 is the batch alone."""
+
+    def rule(x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        batch = batch_statistics(x)
+        new = batch if momentum == 1 else blend(old, batch, momentum)
+        return new, new
+
+    return rule
+
+
+def training(momentum: float = 0.1) -> NormRule:
+    """Normalise with the batch and keep a running average, as `model.train()` does (unbiased variance kept)."""
+
+    def rule(x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        batch = batch_statistics(x)
+        count = x.numel() // x.shape[1]
+        unbiased = Statistics(batch.mean, batch.var * (count / max(count - 1, 1)))
+        return batch, blend(old, unbiased, momentum)
+
+    return rule
+
+
+def batch_statistics(x: Tensor) -> Statistics:
+    """Mean and biased variance of every channel of x[B, C, ...]."""
+    var, mean = torch.var_mean(x, dim=[d for d in range(x.dim()) if d != 1], correction=0)
+    return Statistics(mean, var)
+
+
+def blend(old: Statistics, new: Statistics, weight: float) -> Statistics:
+    """Return (1 - weight) old + weight new."""
+    return Statistics(*(torch.lerp(a, b, weight) for a, b in zip(old, new, strict=True)))
+
+
+@dataclass
+class _Pass:
+    """The rule of the pass under way, and what its layers leave behind."""
+
+    rule: NormRule = stored
+    statistics: Tensors = field(default_factory=dict)
+    features: Tensor | None = None
+
+
+class _ExplicitNorm(nn.Module):
+    """A BatchNorm layer whose statistics come from the rule of the pass."""
+
+    def __init__(self, layer: _BatchNorm, name: str, network: Network) -> None:
+        super().__init__()
+        self.eps, self.name = layer.eps, name
+        self.weight, self.bias = layer.weight, layer.bias
+        self.register_buffer("running_mean", layer.running_mean)
+        self.register_buffer("running_var", layer.running_var)
+        object.__setattr__(self, "_network", network)  # not a submodule
+
+    def forward(self, x: Tensor) -> Tensor:
+        now: _Pass = self._network._pass  # type: ignore[union-attr, assignment]
+        used, kept = now.rule(x, Statistics(self.running_mean, self.running_var))  # type: ignore[arg-type]
+        now.statistics[f"{self.name}.running_mean"], now.statistics[f"{self.name}.running_var"] = kept
+        scale = torch.rsqrt(used.var + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight
+        shift = -used.mean * scale
+        if self.bias is not None:
+            shift = shift + self.bias
+        over = (-1,) + (1,) * (x.dim() - 2)
+        return torch.addcmul(shift.view(over), x, scale.view(over))
+
+
+class Network:
+    """A model's function, apart from its tensors.
+
+    `state` holds the source tensors by their `state_dict` names. `network(own, x, rule)` runs the model on x[B, ...]
+    with `own` laid over `state`; `rule` says what BatchNorm layers normalise with.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        self._pass = _Pass()
+        self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
+        self._module = self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._module, self.norms = _make_norms_explicit(self._module, self)
+        linear = [m for m in self._module.modules() if isinstance(m, nn.Linear)]
+        self.has_features = bool(linear)
+        if linear:
+            linear[-1].register_forward_pre_hook(self._catch_features)
+        self.state: Tensors = {
+            **dict(self._module.named_parameters()),
+            **dict(self._module.named_buffers()),
+        }
+
+    def _catch_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._pass.features = inputs[0]
+
+    def __call__(self, own: Mapping[str, Tensor], x: Tensor, rule: NormRule = stored) -> Output:
+        """Run the model on one batch with a client's own tensors."""
+        self._pass = now = _Pass(rule)
+        try:
+            logits = torch.func.functional_call(self._module, {**self.state, **own}, (x,))
+        finally:
+            self._pass = _Pass()
+        features = logits if now.features is None else now.features
+        return Output(logits, features, now.statistics)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return next(iter(self.state.values())).device
+
+    @property
+    def statistics(self) -> Tensors:
+        """The source statistics of every BatchNorm layer."""
+        return {f"{n}.{s}": self.state[f"{n}.{s}"] for n in self.norms for s in ("running_mean", "running_var")}
+
+    @property
+    def parameters(self) -> Tensors:
+        """The source parameters (weights and biases)."""
+        return dict(self._module.named_parameters())
+
+    def require_norms(self, method: str) -> None:
+        """Refuse a model without BatchNorm for a method that lives on its statistics."""
+        if not self.norms:
+            raise UserError(f"adapter {method!r} needs BatchNorm layers and this model has none: use another adapter")
+
+
+def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module, tuple[str, ...]]:
+    names = []
+    for name, layer in list(module.named_modules()):
+        if not isinstance(layer, _BatchNorm):
+            continue
+        if type(layer).forward not in _KNOWN_FORWARDS:
+            raise UserError(
+                f"layer {name!r} ({type(layer).__name__}) changes BatchNorm's forward: use torch.nn.BatchNorm*d"
+                " followed by what it adds"
+            )
+        if layer.running_mean is None:
+            raise UserError(f"layer {name!r} keeps no running statistics: build it with track_running_stats=True")
+        explicit = _ExplicitNorm(layer, name, network)
+        names.append(name)
+        if not name:
+            return explicit, ("",)
+        parent, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(parent), leaf, explicit)
+    return module, tuple(names)
+
+
+_KNOWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}

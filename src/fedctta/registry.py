@@ -1,0 +1,128 @@
+"""Methods by name: found in a folder of this package, in installed plugins, or registered by hand."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from importlib.metadata import entry_points
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from fedctta.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """All methods of one kind.
+
+    A method is a frozen dataclass with a class attribute `name`; its fields are its parameters and its docstring's
+    first line describes it. Whatever module of `package` defines one is found, and so is every entry point of the
+    group named like the package (`fedctta.adapters`), which is how another distribution adds methods.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self.package = package
+        self._classes: dict[str, type[T]] = {}
+        self._searched = False
+
+    def register(self, cls: type[T]) -> type[T]:
+        """Add one class; usable as a decorator."""
+        self._classes[own_name(cls)] = cls
+        return cls
+
+    def classes(self) -> Mapping[str, type[T]]:
+        """Return every known class by name."""
+        if not self._searched:
+            self._searched = True
+            for cls in self._discover():
+                self._classes.setdefault(own_name(cls), cls)
+        return dict(sorted(self._classes.items()))
+
+    def _discover(self) -> Iterator[type[T]]:
+        package = importlib.import_module(self.package)
+        for info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{self.package}.{info.name}")
+            for value in vars(module).values():
+                if isinstance(value, type) and value.__module__ == module.__name__ and "name" in vars(value):
+                    yield value
+        for point in entry_points(group=self.package):
+            yield point.load()
+
+    def create(self, name: str, parameters: Mapping[str, Any] | None = None) -> T:
+        """Make a method from its name and parameters; text values are read as the field's type."""
+        known = self.classes()
+        if name not in known:
+            raise unknown(self.kind, name, known)
+        cls = known[name]
+        hints = parameter_types(cls)
+        values = {}
+        for key, value in (parameters or {}).items():
+            if key not in hints:
+                raise (unknown(f"parameter of {name}", key, hints) if hints else UserError(f"{name} has no parameters"))
+            values[key] = read(value, hints[key], f"{name}.{key}")
+        return cls(**values)
+
+
+def own_name(cls: type[Any]) -> str:
+    """Return a method's name; one that is only inherited would hide the method it comes from."""
+    name = vars(cls).get("name")
+    if not isinstance(name, str):
+        raise UserError(f'{cls.__qualname__} has no name of its own: add `name: ClassVar[str] = "..."` to the class')
+    return name
+
+
+def parameter_types(cls: type[Any]) -> dict[str, Any]:
+    """Return the type of every parameter (dataclass field) of a method."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls) if field.init}
+
+
+def parameters_of(method: Any) -> dict[str, Any]:
+    """Return a method's parameters and their values."""
+    return {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+
+
+def defaults(cls: type[Any]) -> dict[str, Any]:
+    """Return the default of every parameter that has one."""
+    return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+
+
+def read(value: Any, hint: Any, key: str) -> Any:
+    """Turn text (or a TOML value) into the type `hint`, or say what was expected.
+
+    >>> read("0.5", float, "fedctta.temperature")
+    0.5
+    >>> read("yes", bool, "fedctta.squash")
+    True
+    """
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        if value in (None, "none", "None"):
+            return None
+        hint = next(option for option in get_args(hint) if option is not type(None))
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if str(value) not in choices:
+            raise unknown(f"value for {key}", str(value), choices)
+        return str(value)
+    text = str(value).strip()
+    try:
+        if hint is bool:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+        if hint is float and math.isnan(float(text)):
+            raise ValueError
+        if hint in (int, float, str):
+            return hint(text)
+    except (KeyError, ValueError):
+        pass
+    else:
+        return value
+    wanted = {bool: "true or false", int: "a whole number", float: "a number"}[hint]
+    raise UserError(
+        f"{key}={text} is not {wanted}: write for example {key}={ {bool: 'true', int: 10, float: 0.5}[hint] }"
+    )

@@ -1,0 +1,152 @@
+"""Which runs belong together: the column of the table a run stands in, and the label of its method.
+
+A column is one setting in which methods are compared: the stream, and with it whatever else of the
+surroundings varies among the runs (data set, adapter, model, batch size and so on). A row is a method: the
+aggregator, and with it those of its parameters that vary. Runs that share both are seeds of one experiment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedctta.errors import UserError
+from fedctta.records import Record
+
+NO_ADAPT = "No-Adapt"
+ORACLE = "Oracle (upper bound)"
+_NAMES = {"local": "Local", "fedavg": "FedAvg", "fedctta": "FedCTTA", "oracle": ORACLE}
+_ORDER = {NO_ADAPT: 0, "Local": 1, "FedAvg": 2, ORACLE: 4}  # any other method stands between, as it came
+_BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
+_SURROUNDINGS = ("severity", "model", "clients", "batch", "slots")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One setting, and the runs of every method in it (one a seed)."""
+
+    name: str
+    stream: str
+    methods: Mapping[str, tuple[Record, ...]]
+
+
+def arrange(records: Sequence[Record]) -> tuple[Column, ...]:
+    """Sort runs into columns and methods.
+
+    A run without adaptation does not depend on the adapter, so it is shown in every column that differs
+    from it in the adapter only.
+    """
+    if not records:
+        raise UserError("there is no run to report: run an experiment first")
+    runs = [flat(record.settings) for record in records]
+    keys = _column_keys(runs)
+    places = [tuple(_key(run.get(key)) for key in keys) for run in runs]
+    labels = _labels(runs, places, keys)
+    adapted = [place for run, place in zip(runs, places, strict=True) if not _idle(run)]
+
+    names: dict[tuple[str, ...], tuple[str, str]] = {}
+    cells: dict[tuple[str, ...], dict[str, list[Record]]] = {}
+    for record, run, place, label in zip(records, runs, places, labels, strict=True):
+        homes = [place]
+        if _idle(run):
+            homes = [p for p in dict.fromkeys(adapted) if _same_but_adapter(p, place, keys)] or [place]
+        for home in homes:
+            cells.setdefault(home, {}).setdefault(label, []).append(record)
+        names[place] = (_column_name(run, keys), str(run.get("stream", "")))
+    return tuple(
+        Column(*names[place], methods={label: tuple(found[label]) for label in in_order(found)})
+        for place, found in cells.items()
+    )
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Put the baselines first and the upper bound last; leave the others as they came."""
+    return sorted(dict.fromkeys(labels), key=lambda label: _ORDER.get(label, 3))
+
+
+def methods(columns: Iterable[Column]) -> list[str]:
+    """Return every method label met in the columns, in order."""
+    return in_order(label for column in columns for label in column.methods)
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write nested settings with dotted names.
+
+    >>> flat({"seed": 0, "fedctta": {"temperature": 0.5}})
+    {'seed': 0, 'fedctta.temperature': 0.5}
+    """
+    out: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        out |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return out
+
+
+def method_name(settings: Mapping[str, Any]) -> str:
+    """Return the plain name of a run's method, without parameters."""
+    if _idle(settings):
+        return NO_ADAPT
+    name = str(settings.get("aggregator", "local"))
+    return _NAMES.get(name, name)
+
+
+def varying(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same in all runs, the seed aside."""
+    every = dict.fromkeys(key for run in runs for key in run if key != "seed")
+    return [key for key in every if len({_key(run.get(key)) for run in runs}) > 1]
+
+
+def _idle(settings: Mapping[str, Any]) -> bool:
+    return settings.get("adapter") == "none"
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _column_keys(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Name what tells columns apart: stream, data set, adapter, then only what these do not imply."""
+    active = [run for run in runs if not _idle(run)] or list(runs)
+    keys = [key for key in _BARE if key == "stream" or len({_key(run.get(key)) for run in active}) > 1]
+    of_stream = {key for run in runs for key in run if _is_stream_parameter(key, run)}
+    for key in (*_SURROUNDINGS, *sorted(of_stream)):
+        groups: dict[tuple[str, ...], set[str]] = {}
+        for run in active:
+            groups.setdefault(tuple(_key(run.get(k)) for k in keys), set()).add(_key(run.get(key)))
+        if any(len(values) > 1 for values in groups.values()):
+            keys.append(key)
+    return keys
+
+
+def _is_stream_parameter(key: str, run: Mapping[str, Any]) -> bool:
+    head, dot, _ = key.partition(".")
+    return bool(dot) and (head.startswith("stream") or head == run.get("stream"))
+
+
+def _labels(runs: Sequence[dict[str, Any]], places: Sequence[tuple[str, ...]], keys: Sequence[str]) -> list[str]:
+    names = [method_name(run) for run in runs]
+    together: dict[str, dict[tuple[str, ...], list[dict[str, Any]]]] = {}
+    for name, place, run in zip(names, places, runs, strict=True):
+        together.setdefault(name, {}).setdefault(place, []).append(run)
+    told_by = {
+        name: list(dict.fromkeys(key for group in found.values() for key in varying(group) if key not in keys))
+        for name, found in together.items()
+    }
+    return [_with_parameters(name, run, told_by[name]) for name, run in zip(names, runs, strict=True)]
+
+
+def _with_parameters(name: str, run: Mapping[str, Any], keys: Sequence[str]) -> str:
+    short = [key.rpartition(".")[2] for key in keys]
+    shown = [s if short.count(s) == 1 else key for s, key in zip(short, keys, strict=True)]
+    return " ".join([name, *(f"{s}={run[key]}" for s, key in zip(shown, keys, strict=True) if key in run)])
+
+
+def _column_name(run: Mapping[str, Any], keys: Sequence[str]) -> str:
+    parts = (str(run.get(k, "-")) if k in _BARE else f"{k.rpartition('.')[2]}={run.get(k, '-')}" for k in keys)
+    return " / ".join(parts)
+
+
+def _same_but_adapter(one: tuple[str, ...], other: tuple[str, ...], keys: Sequence[str]) -> bool:
+    return all(a == b for a, b, key in zip(one, other, keys, strict=True) if key != "adapter")

@@ -1,0 +1,106 @@
+"""The arrays behind the charts: accuracy over rounds, where domains shift, who shares a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedctta.records import Record
+
+Array = NDArray[np.float64]
+
+
+def accuracy_over_time(runs: Sequence[Record]) -> Array:
+    """Accuracy in percent around every round, pooled over seeds and clients.
+
+    a(t) = 100 * sum correct / sum seen over the rounds within half a window of t; the window is a thirtieth
+    of the run. Rounds around which nothing was seen are nan.
+    """
+    rounds = max(run.seen.shape[0] for run in runs)
+    correct, seen = np.zeros(rounds), np.zeros(rounds)
+    for run in runs:
+        correct[: run.seen.shape[0]] += run.correct.sum(1)
+        seen[: run.seen.shape[0]] += run.seen.sum(1)
+    half = round(rounds / 30) // 2
+    right, total = _window_sum(correct, half), _window_sum(seen, half)
+    return 100 * np.divide(right, total, out=np.full(rounds, np.nan), where=total > 0)
+
+
+def accuracy_by_domain(runs: Sequence[Record]) -> dict[str, float]:
+    """Accuracy in percent of every domain, the mean over the seeds that met it."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for name, share in run.accuracy_by_domain.items():
+            if np.isfinite(share):
+                found.setdefault(name, []).append(100 * share)
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def known_domain(domain: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Fill a client's absences with the domain it met last (-1 before its first): absence is no shift."""
+    rounds = np.arange(len(domain))[:, None]
+    last = np.maximum.accumulate(np.where(domain >= 0, rounds, 0), axis=0)
+    return np.take_along_axis(domain, last, axis=0)
+
+
+def shifts(domain: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the rounds in which any client's domain differs from the one it met before."""
+    known = known_domain(domain)
+    moved = (known[1:] != known[:-1]) & (known[:-1] >= 0)
+    return np.flatnonzero(moved.any(1)) + 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients that walk through the same domains, and the rounds at which each stretch begins."""
+
+    clients: tuple[int, ...]
+    stretches: tuple[tuple[int, int], ...]  # (first round, domain)
+
+    @property
+    def name(self) -> str:
+        """The clients in words, counted from 1: `clients 1-5, 8`."""
+        parts: list[list[int]] = []
+        for client in self.clients:
+            if parts and parts[-1][-1] == client - 1:
+                parts[-1].append(client)
+            else:
+                parts.append([client])
+        spans = ", ".join(f"{p[0] + 1}-{p[-1] + 1}" if len(p) > 1 else f"{p[0] + 1}" for p in parts)
+        return f"client{'s' if len(self.clients) > 1 else ''} {spans}"
+
+
+def groups(record: Record) -> tuple[Group, ...]:
+    """Gather the clients of a run by what they meet."""
+    known = known_domain(record.domain)
+    together: dict[bytes, list[int]] = {}
+    for client in range(known.shape[1]):
+        together.setdefault(known[:, client].tobytes(), []).append(client)
+    return tuple(Group(tuple(clients), _stretches(known[:, clients[0]])) for clients in together.values())
+
+
+def spread_out(count: int, most: int) -> NDArray[np.int64]:
+    """Pick at most `most` of `count` positions, evenly, first and last included."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)) if count else _NONE
+
+
+def scale_floor(clients: int) -> float:
+    """Return the least a heat map's scale should reach to, so that uniform weights look pale, not extreme."""
+    return min(1.0, 2.0 / clients)
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+def _stretches(sequence: NDArray[np.int32]) -> tuple[tuple[int, int], ...]:
+    starts = np.concatenate([[0], np.flatnonzero(sequence[1:] != sequence[:-1]) + 1])
+    return tuple((int(t), int(sequence[t])) for t in starts)
+
+
+def _window_sum(values: Array, half: int) -> Array:
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    return np.asarray(total[np.minimum(at + half + 1, len(values))] - total[np.maximum(at - half, 0)])

@@ -1,0 +1,200 @@
+"""The figures as matplotlib `Figure` objects; pyplot and its global state are never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+
+from fedctta.records import Record
+from fedctta.report.colours import Pen, pens
+from fedctta.report.columns import NO_ADAPT, Column, arrange, methods
+from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, scale_floor, shifts
+from fedctta.report.text import human_bytes, number
+
+MANY_SHIFTS = 60  # more vertical lines than this would hide the curves
+_INK, _FAINT = "#30343a", "#dfe2e6"
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "text.parse_math": False,  # a label may hold any character
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _FAINT,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+}
+
+
+def plot(records: Sequence[Record]) -> Figure:
+    """Draw the overview: for every column, accuracy over time beside accuracy by domain."""
+    columns = arrange(records)
+    colours = pens(methods(columns))
+    domains = max(len(_domains(column)) for column in columns)
+    with mpl.rc_context(_STYLE):
+        figure = _figure(11, max(3.6, 1.2 + 0.2 * domains) * len(columns) + 0.5)
+        axes = figure.subplots(len(columns), 2, squeeze=False, width_ratios=(3, 2))
+        for (left, right), column in zip(axes, columns, strict=True):
+            _draw_time(left, column, colours)
+            _draw_domains(right, column, colours)
+            left.set_title(f"Accuracy over time, {column.name}")
+            right.set_title("Accuracy by domain")
+        _legend(figure, colours)
+    return figure
+
+
+def time_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
+    """Accuracy over time of every method; a vertical line wherever any client's domain changes."""
+    with mpl.rc_context(_STYLE):
+        figure = _figure(9, 4.4)
+        axes = figure.subplots()
+        _draw_time(axes, column, colours)
+        axes.set_title(f"Accuracy over time, {column.name}")
+        _legend(figure, {label: colours[label] for label in column.methods})
+    return figure
+
+
+def domain_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
+    """Accuracy by domain: one line a domain, one dot a method."""
+    with mpl.rc_context(_STYLE):
+        figure = _figure(7.5, 1.6 + 0.27 * len(_domains(column)))
+        axes = figure.subplots()
+        _draw_domains(axes, column, colours)
+        axes.set_title(f"Accuracy by domain, {column.name}")
+        _legend(figure, {label: colours[label] for label in column.methods})
+    return figure
+
+
+def collaboration_figure(column: Column) -> Figure:
+    """Who listens to whom: for every method that recorded it, W averaged over rounds and at three moments."""
+    runs = {
+        label: found[0] for label, found in column.methods.items() if label != NO_ADAPT and found[0].collaboration.size
+    }
+    with mpl.rc_context(_STYLE):
+        figure = _figure(9.6, 2.5 * max(1, len(runs)) + 0.4)
+        if not runs:
+            figure.text(0.5, 0.5, "no collaboration was recorded", ha="center", va="center")
+            return figure
+        axes = figure.subplots(len(runs), 4, squeeze=False)
+        for line, (label, run) in zip(axes, runs.items(), strict=True):
+            _draw_collaboration(figure, line, label, run)
+        figure.suptitle(f"Collaboration weights, {column.name}", x=0.01, ha="left", weight="bold", size=10)
+    return figure
+
+
+def cost_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
+    """Bytes sent and received, and seconds, of one run of every method."""
+    labels = list(column.methods)[::-1]
+    sizes = [np.mean([run.bytes_up + run.bytes_down for run in column.methods[label]]) for label in labels]
+    seconds = [np.mean([run.seconds for run in column.methods[label]]) for label in labels]
+    with mpl.rc_context(_STYLE):
+        figure = _figure(9, 0.9 + 0.32 * len(labels))
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axes, values, words, title in (
+            (left, sizes, [human_bytes(float(v)) for v in sizes], "Bytes sent and received"),
+            (right, seconds, [f"{number(float(v), 1)} s" for v in seconds], "Time"),
+        ):
+            known = np.nan_to_num(np.asarray(values, dtype=float))
+            edges = [colours[label].colour for label in labels]
+            faces = ["white" if colours[label].dashed else colours[label].colour for label in labels]
+            bars = axes.barh(labels, known, height=0.6, color=faces, edgecolor=edges)
+            axes.bar_label(bars, words, padding=4)
+            axes.set_title(f"{title}, {column.name}" if axes is left else title)
+            axes.set_xticks([])
+            axes.margins(x=0.22)
+            axes.spines["bottom"].set_visible(False)
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw_time(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> None:
+    for label, runs in column.methods.items():
+        curve = accuracy_over_time(runs)
+        pen = colours[label]
+        single = "o" if len(curve) == 1 else None
+        style = (0, (4, 2)) if pen.dashed else "-"
+        axes.plot(
+            np.arange(1, len(curve) + 1),
+            curve,
+            color=pen.colour,
+            linestyle=style,
+            linewidth=1.4,
+            marker=single,
+        )
+    moved = shifts(next(iter(column.methods.values()))[0].domain)
+    if len(moved) <= MANY_SHIFTS:
+        for at in moved:
+            axes.axvline(at + 0.5, color=_FAINT, linewidth=0.8, zorder=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy (%)")
+    axes.grid(axis="y")
+    axes.margins(x=0.01)
+
+
+def _draw_domains(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> None:
+    names = _domains(column)
+    for label, runs in column.methods.items():
+        found = accuracy_by_domain(runs)
+        at = [k for k, name in enumerate(names) if name in found]
+        pen = colours[label]
+        face = "white" if pen.dashed else pen.colour
+        values = [found[names[k]] for k in at]
+        axes.plot(values, at, linestyle="", marker="o", markersize=5, color=pen.colour, markerfacecolor=face)
+    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel("accuracy (%)")
+    axes.grid()
+
+
+def _draw_collaboration(figure: Figure | SubFigure, line: Sequence[Axes], label: str, run: Record) -> None:
+    """Draw one method's row, all its pictures on one scale."""
+    kept = len(run.collaboration)
+    moments = [round((kept - 1) * share) for share in (0.1, 0.5, 0.9)]
+    pictures = [run.collaboration.mean(0), *run.collaboration[moments]]
+    titles = ["mean", *(f"round {run.collaboration_rounds[k] + 1}" for k in moments)]
+    top = max(float(np.max(pictures)), scale_floor(run.collaboration.shape[1]))
+    for axes, picture, title in zip(line, pictures, titles, strict=True):
+        shown = axes.imshow(picture, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
+        axes.set_title(title, weight="normal", size=9)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+    line[0].set_ylabel(label)
+    bar = figure.colorbar(shown, ax=list(line), shrink=0.8, aspect=14, pad=0.01, ticks=[0, top], format="%.2g")
+    bar.outline.set_visible(False)
+
+
+def _legend(figure: Figure, colours: Mapping[str, Pen]) -> None:
+    lines = [
+        Line2D([], [], color=pen.colour, linestyle=(0, (4, 2)) if pen.dashed else "-", linewidth=2)
+        for pen in colours.values()
+    ]
+    inches = 0.55 + 0.075 * max(len(label) for label in colours)
+    per_line = max(1, int(figure.get_figwidth() / inches))
+    figure.legend(lines, list(colours), loc="outside lower left", ncols=per_line, frameon=False, handlelength=1.6)
+
+
+def _domains(column: Column) -> list[str]:
+    runs = [run for found in column.methods.values() for run in found]
+    met = {name for run in runs for name in run.accuracy_by_domain}
+    return [name for name in dict.fromkeys(name for run in runs for name in run.domains) if name in met]

@@ -1,0 +1,174 @@
+"""The report as one HTML file that needs nothing else: no server, no network, no other file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from math import isfinite
+from typing import Any
+
+from fedctta.records import Record
+from fedctta.report.columns import ORACLE, arrange, flat, methods, varying
+from fedctta.report.payload import payload
+from fedctta.report.table import Cell, Table
+from fedctta.report.text import human_bytes, number
+
+_SCRIPTS = ("page.js", "lines.js", "dots.js", "matrix.js")
+
+
+def page(records: Sequence[Record], table: Table, title: str) -> str:
+    """Return the page's text: every word of a run is escaped, and a missing number is null, never NaN."""
+    data = payload(arrange(records))
+    parts = {
+        "title": escape(title),
+        "style": _asset("page.css"),
+        "lead": _lead(records, table),
+        "results": _results(table),
+        "cost": _cost(table),
+        "settings": _settings(records),
+        "data": _json(data),
+        "script": "\n".join(_asset(name) for name in _SCRIPTS),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("template.html"))
+
+
+def _asset(name: str) -> str:
+    return (files("fedctta.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _json(data: Any) -> str:
+    """Write JSON that cannot end the element it stands in."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _lead(records: Sequence[Record], table: Table) -> str:
+    """Say in a few sentences what was run and what came out."""
+    runs = [record.settings for record in records]
+
+    def all_of(key: str) -> str:
+        found = dict.fromkeys(str(run[key]) for run in runs if key in run and run[key] != "none")
+        return ", ".join(found)
+
+    facts = [
+        ("data", all_of("dataset") + (f" at severity {all_of('severity')}" if all_of("severity") else "")),
+        ("stream", all_of("stream")),
+        ("model", all_of("model")),
+        ("adapter", all_of("adapter")),
+        ("clients", all_of("clients")),
+        ("batch", all_of("batch")),
+        ("rounds", ", ".join(dict.fromkeys(str(len(record.seen)) for record in records))),
+        ("seeds", all_of("seed")),
+    ]
+    listed = "".join(f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts if text)
+    count = f"{len(records)} run{'s' if len(records) != 1 else ''} of {len(methods(arrange(records)))} method"
+    words = " ".join([count + ("s." if len(table.rows) != 1 else "."), *_verdicts(table)])
+    return f'<p class="lead">{escape(words)}</p><dl class="facts">{listed}</dl>'
+
+
+def _verdicts(table: Table) -> Iterable[str]:
+    """Name each column's best method and its distance from the next; the upper bound does not compete."""
+    if len(table.columns) > 2:
+        return
+    for k, column in enumerate(table.columns):
+        ours = [(row.cells[k], row.label) for row in table.rows if not row.label.startswith(ORACLE)]
+        ranked = sorted(((c.mean, name) for c, name in ours if c and isfinite(c.mean)), reverse=True)
+        if len(ranked) > 1:
+            (top, name), (second, other) = ranked[:2]
+            gap = f"{top - second:.2f} points above {other}"
+            yield f"On {column}, {name} reaches {top:.2f} %, {gap}."
+
+
+def _results(table: Table) -> str:
+    papers = [table.has_published(k) for k in range(len(table.columns))]
+    top = "".join(
+        f'<th scope="colgroup" colspan="{3 if paper else 1}" class="{"group" if paper else "n"}">{escape(name)}</th>'
+        for name, paper in zip(table.columns, papers, strict=True)
+    )
+    under = "".join(
+        '<th scope="col" class="n">ours</th>'
+        + ('<th class="n">paper</th><th class="n">difference</th>' if paper else "")
+        for paper in papers
+    )
+    best = [table.best(k) for k in range(len(table.columns))]
+    body = "".join(
+        ('<tr class="bound">' if row.label.startswith(ORACLE) else "<tr>")
+        + f'<th scope="row">{_swatch(row.label)}</th>'
+        + "".join(
+            _accuracy(cell, row.label in leaders, paper)
+            for cell, leaders, paper in zip(row.cells, best, papers, strict=True)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    head = f'<tr><th scope="col" rowspan="{1 + any(papers)}">method</th>{top}</tr>'
+    head += f"<tr>{under}</tr>" if any(papers) else ""
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _accuracy(cell: Cell | None, best: bool, paper: bool) -> str:
+    if cell is None:
+        return '<td class="n none">-</td>' * (3 if paper else 1)
+    spread = f'<span class="spread"> ± {cell.std:.2f}</span>' if isfinite(cell.std) else ""
+    mean = number(cell.mean)
+    ours = f'<td class="n">{f"<strong>{mean}</strong>" if best else mean}{spread}</td>'
+    if not paper:
+        return ours
+    gap = f"{cell.difference:+.2f}".replace("-", "−") if isfinite(cell.difference) else "-"
+    return f'{ours}<td class="n quiet">{number(cell.published)}</td><td class="n quiet">{gap}</td>'
+
+
+def _cost(table: Table) -> str:
+    """Show bytes, time and memory; where columns are many, a method's name is written once."""
+    head = ["method", "setting", "sent", "received", "time", "memory", "same-domain weight", "seeds"]
+    lines = []
+    for row in table.rows:
+        name = _swatch(row.label)
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            if cell:
+                lines.append([name, escape(column), *_costs(cell)])
+                name = ""
+    if len(table.columns) == 1:
+        head, lines = head[:1] + head[2:], [line[:1] + line[2:] for line in lines]
+    return _plain_table(head, lines, words=min(2, len(table.columns)))
+
+
+def _costs(cell: Cell) -> list[str]:
+    return [
+        human_bytes(cell.bytes_up),
+        human_bytes(cell.bytes_down),
+        f"{number(cell.seconds, 1)} s",
+        f"{number(cell.peak_memory_mb, 0)} MB",
+        number(cell.same_domain_weight, 3),
+        str(cell.seeds),
+    ]
+
+
+def _settings(records: Sequence[Record]) -> str:
+    """Show what all runs share once, and what differs run by run."""
+    runs = [flat(record.settings) for record in records]
+    differing = [key for key in dict.fromkeys(k for run in runs for k in run) if key in {"seed", *varying(runs)}]
+    shared = {key: value for run in runs for key, value in run.items() if key not in differing}
+    common = [[escape(key), f"<code>{escape(str(value))}</code>"] for key, value in sorted(shared.items())]
+    each = [[escape(str(run.get(key, "-"))) for key in differing] for run in runs]
+    first = _plain_table(["setting", "value"], common, words=2)
+    return f'<h3>Same in all runs</h3><div class="wide">{first}</div>' + (
+        f'<h3>Run by run</h3><div class="wide">{_plain_table(differing, each, words=len(differing))}</div>'
+    )
+
+
+def _plain_table(head: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:
+    """Make a table: the first `words` columns text, the others numbers; cells are already escaped."""
+    kinds = ["" if k < words else ' class="n"' for k in range(len(head))]
+    top = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(head, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{text}</td>" for text, kind in zip(line, kinds, strict=True)) + "</tr>"
+        for line in lines
+    )
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _swatch(label: str) -> str:
+    return f'<span class="swatch" data-method="{escape(label)}"></span>{escape(label)}'

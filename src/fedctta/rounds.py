@@ -1,0 +1,177 @@
+"""The round: adapt, upload, aggregate, download, predict, record.
+
+`play` is one round as a pure function of the state; `simulate` walks a stream with it, keeps the tally and saves its
+place, so that an interrupted run continues to the same numbers as an unbroken one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedctta.adapters import Adapter
+from fedctta.aggregators import Aggregator, Server, Uploads, mix, restrict
+from fedctta.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
+from fedctta.clients import Client, Lifter, put, stack, take
+from fedctta.errors import UserError
+from fedctta.models.inputs import to_input
+from fedctta.network import Network, Tensors
+from fedctta.streams import ABSENT, Stream
+from fedctta.tally import Tally
+
+
+class State(NamedTuple):
+    """All that lives on from round to round."""
+
+    clients: Client
+    memory: Tensors
+
+
+class Outcome(NamedTuple):
+    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes moved."""
+
+    logits: Tensor
+    collaboration: Tensor | None
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A network with a client method and a server method."""
+
+    network: Network
+    adapter: Adapter
+    aggregator: Aggregator
+    server: Server
+    lift: Lifter
+    interval: int = 1
+
+    def start(self) -> State:
+        """Return the state before the first round: every client holds the source model."""
+        memory = self.aggregator.init(self.server) if self.aggregator.communicates else {}
+        return State(stack(self.adapter.init(self.network), self.server.clients), memory)
+
+    def aggregations(self, rounds: int) -> NDArray[np.int64]:
+        """Return the rounds that end with an aggregation."""
+        nothing = not self.aggregator.communicates or not self.adapter.init(self.network).own
+        return np.arange(0 if nothing else self.interval - 1, 0 if nothing else rounds, self.interval)
+
+    def play(self, state: State, t: int, x: Tensor, active: Tensor, domain: Tensor | None) -> tuple[State, Outcome]:
+        """Play round t on the active clients' batches x[A, B, ...]. `domain` is for an upper bound only."""
+        adapt = self.lift(partial(self.adapter.adapt, self.network))
+        predict = self.lift(partial(self.adapter.predict, self.network))
+        everyone = len(x) == len(active)
+        who = active.nonzero().squeeze(1)
+
+        present = adapt(state.clients if everyone else take(state.clients, who), x)
+        clients = present if everyone else put(state.clients, who, present)
+
+        memory, weights, up, down = state.memory, None, 0, 0
+        if self.aggregator.communicates and (t + 1) % self.interval == 0 and clients.own:
+            signals = self.lift(partial(self.aggregator.signal, self.network))(present, x)
+            if not everyone:
+                signals = {n: s.new_zeros(len(active), *s.shape[1:]).index_copy(0, who, s) for n, s in signals.items()}
+            uploads = Uploads(clients.own, signals, active, domain)
+            weights, memory = self.aggregator.collaborate(self.server, uploads, memory)
+            weights = restrict(weights, active)
+            clients = clients._replace(own=mix(weights, clients.own))
+            down = len(x) * bytes_each(clients.own)
+            up = down + len(x) * bytes_each(signals)
+
+        logits = predict(clients if everyone else take(clients, who), x)
+        return State(clients, memory), Outcome(logits, weights, up, down)
+
+
+def bytes_each(tensors: Tensors) -> int:
+    """Bytes of one client's share of stacked tensors."""
+    return sum(t[0].numel() * t.element_size() for t in tensors.values())
+
+
+def simulate(
+    federation: Federation,
+    stream: Stream,
+    *,
+    checkpoint: Path | None = None,
+    fingerprint: str = "",
+    save_every: float = 60.0,
+    on_round: Callable[[int, Tally], None] | None = None,
+) -> Tally:
+    """Walk the whole stream. With `checkpoint`, start from what is saved there and save on the way.
+
+    Ctrl-C finishes the round under way, saves the place and raises KeyboardInterrupt.
+    """
+    device = federation.network.device
+    state, tally, start = federation.start(), Tally(stream, federation.aggregations(len(stream)), device), 0
+    if checkpoint is not None and checkpoint.exists():
+        start, saved = load_checkpoint(checkpoint, fingerprint)
+        state = unflatten(state, saved, device, checkpoint)
+        tally.restore(saved, checkpoint)
+
+    def save(rounds: int) -> None:
+        if checkpoint is not None:
+            tally.seconds += perf_counter() - began
+            save_checkpoint(checkpoint, fingerprint, rounds, {**flatten(state), **tally.tensors()})
+            tally.seconds -= perf_counter() - began
+
+    began = last_save = perf_counter()
+    with torch.no_grad(), postponed_interrupt() as interrupt:
+        for t in range(start, len(stream)):
+            state = _next(federation, stream, state, tally, t)
+            if on_round is not None:
+                on_round(t, tally)
+            if interrupt.asked:
+                save(t + 1)
+                raise KeyboardInterrupt
+            if perf_counter() - last_save > save_every:
+                save(t + 1)
+                last_save = perf_counter()
+        tally.accuracy(len(stream))
+    tally.seconds += perf_counter() - began
+    return tally
+
+
+def _next(federation: Federation, stream: Stream, state: State, tally: Tally, t: int) -> State:
+    """Read slot t, play it, record it. Labels and domains go to the tally (and domains to an upper bound) only."""
+    slot, device = stream.slot(t), federation.network.device
+    if not len(slot.images):
+        return state
+    domain = torch.from_numpy(slot.domain).to(device)
+    active = domain != ABSENT
+    x = to_input(slot.images).to(device, non_blocking=True)
+    state, outcome = federation.play(state, t, x, active, domain if federation.aggregator.upper_bound else None)
+    tally.record(t, outcome.logits, torch.from_numpy(slot.labels).to(device), active)
+    if outcome.collaboration is not None:
+        tally.record_collaboration(t, outcome.collaboration, domain, (outcome.bytes_up, outcome.bytes_down))
+    return state
+
+
+def flatten(state: State) -> Tensors:
+    """Return the state as one flat dictionary of tensors."""
+    parts = {"own": state.clients.own, "private": state.clients.private, "memory": state.memory}
+    return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+def unflatten(like: State, tensors: Tensors, device: torch.device, path: Path) -> State:
+    """Undo `flatten`; clients must have the shapes of `like`, memory may have grown new names since the start."""
+    parts: dict[str, Tensors] = {"own": {}, "private": {}, "memory": {}}
+    for key, tensor in tensors.items():
+        part, _, name = key.partition(".")
+        if part in parts:
+            parts[part][name] = tensor.to(device)
+    fits = all(
+        got.keys() == want.keys() and all(got[n].shape == want[n].shape for n in got)
+        for got, want in ((parts["own"], like.clients.own), (parts["private"], like.clients.private))
+    )
+    if not fits:
+        raise UserError(f"{path} does not fit this run: delete it, or run without --resume")
+    return State(Client(parts["own"], parts["private"]), parts["memory"])

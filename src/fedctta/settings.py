@@ -1,0 +1,196 @@
+"""An experiment as a frozen description, and how words become one.
+
+A description is written as `key=value` words, keyword arguments or a TOML preset. Several values under one key are a
+sweep: every combination is an experiment of its own. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from fedctta.adapters import adapters
+from fedctta.aggregators import aggregators
+from fedctta.errors import UserError, unknown
+from fedctta.registry import Registry, defaults, parameter_types, read
+from fedctta.streams import schedules
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: what is asked, by name.
+
+    `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50.
+    `parameters` holds the methods' own, by method and parameter name.
+    """
+
+    dataset: str = "cifar10-c"
+    severity: int = 5
+    domains: str = "benchmark"
+    folder: str | None = None
+    model: str = "auto"
+    weights: str = "auto"
+    adapter: str = "bn"
+    aggregator: str = "fedctta"
+    stream: str = "niid"
+    samples: Literal["disjoint", "overlap"] = "disjoint"
+    clients: int | None = None
+    batch: int = 10
+    slots: int | None = None
+    interval: int = 1
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    lift: Literal["auto", "vmap", "loop"] = "auto"
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("batch", "interval", "clients", "slots"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise UserError(f"{key}={value} must be at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed={self.seed} must be between 0 and {2**32 - 1}")
+
+    def method(self, registry: Registry[Any], name: str) -> Any:
+        """Make the named method with the parameters given for it."""
+        return registry.create(name, self.parameters.get(name))
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of everything that decides the numbers."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def slug(self) -> str:
+        """A readable, unique file name."""
+        return f"{self.dataset}-{self.stream}-{self.adapter}-{self.aggregator}-seed{self.seed}-{self.fingerprint}"
+
+
+KEYS = {f.name: get_type_hints(Experiment)[f.name] for f in fields(Experiment) if f.name != "parameters"}
+_REGISTRIES: dict[str, Registry[Any]] = {"adapter": adapters, "aggregator": aggregators, "stream": schedules}
+
+
+def parse_words(words: Iterable[str]) -> dict[str, list[str]]:
+    """Split `key=a,b` words into {"key": ["a", "b"]}.
+
+    >>> parse_words(["seed=0,1", "fedctta.temperature=0.5"])
+    {'seed': ['0', '1'], 'fedctta.temperature': ['0.5']}
+    """
+    values: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        options = [part.strip() for part in text.split(",") if part.strip()]
+        if not equals or not key or not options:
+            raise UserError(f"cannot read {word!r}: write key=value, for example seed=0,1,2")
+        if key in values:
+            raise UserError(f"{key} is given twice: write {key}={','.join([*values[key], text])} to run both")
+        values[key] = options
+    return values
+
+
+def expand(values: Mapping[str, Any]) -> list[Experiment]:
+    """Return every combination of the values; a key holds one value or a list of them.
+
+    Combinations that differ only in what cannot matter (a parameter of a method not in the run, an aggregator where
+    nothing is adapted) are one experiment.
+    """
+    methods = {name: kind for kind, registry in _REGISTRIES.items() for name in registry.classes()}
+    choices: dict[str, list[Any]] = {}
+    for key, value in values.items():
+        options = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not options:
+            raise UserError(f"{key} is an empty list: give it a value, or drop the key")
+        choices[key] = [_read_option(key, option, methods) for option in options]
+    experiments: dict[str, Experiment] = {}
+    used: set[str] = set()
+    for combination in itertools.product(*choices.values()):
+        experiment, its_keys = _assemble(dict(zip(choices, combination, strict=True)))
+        used |= its_keys
+        experiments.setdefault(experiment.fingerprint, experiment)
+    for key in choices:
+        if "." in key and key not in used:
+            name = key.partition(".")[0]
+            raise UserError(f"{key} has no effect: no run has {methods[name]}={name}; add it or drop the key")
+    return list(experiments.values())
+
+
+def _read_option(key: str, option: Any, methods: Mapping[str, str]) -> Any:
+    if key in KEYS:
+        return read(option, KEYS[key], key)
+    name, dot, parameter = key.partition(".")
+    if not dot:
+        raise unknown("key", key, KEYS)
+    if name not in methods:
+        raise unknown("method", name, methods)
+    hints = parameter_types(_REGISTRIES[methods[name]].classes()[name])
+    if parameter not in hints:
+        raise (unknown(f"parameter of {name}", parameter, hints) if hints else UserError(f"{name} has no parameters"))
+    return read(option, hints[parameter], key)
+
+
+def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
+    plain = {key: value for key, value in values.items() if "." not in key}
+    for kind, registry in _REGISTRIES.items():
+        name = plain.get(kind, defaults(Experiment)[kind])
+        if name not in registry.classes():
+            raise unknown(kind, name, registry.classes())
+    if plain.get("adapter") == "none":
+        plain["aggregator"] = "local"  # nothing is adapted, so there is nothing to aggregate
+    present = {plain.get(kind, defaults(Experiment)[kind]) for kind in _REGISTRIES}
+    parameters: dict[str, dict[str, Any]] = {}
+    used = set()
+    for key, value in values.items():
+        name, dot, parameter = key.partition(".")
+        if dot and name in present:
+            parameters.setdefault(name, {})[parameter] = value
+            used.add(key)
+    return Experiment(**plain, parameters=parameters), used
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named set of experiments, with the numbers a paper printed for them (percent, by label and column)."""
+
+    title: str
+    values: Mapping[str, Any]
+    published: Mapping[str, Mapping[str, float]]
+
+
+def presets() -> dict[str, Path]:
+    """Return the presets of the package by name."""
+    folder = Path(str(files("fedctta") / "presets"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load_preset(name: str) -> Preset:
+    """Read a preset by name, or from a TOML file of the user's."""
+    known = presets()
+    path = Path(name) if name.endswith(".toml") else known.get(name)
+    if path is None:
+        raise unknown("preset", name, known)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no preset file {path}: check the path") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read the preset {path}: {error}") from None
+    allowed = {"title", "run", "published"}
+    for key in content:
+        if key not in allowed:
+            raise unknown(f"table in {path.name}", key, allowed)
+        if key != "title" and not isinstance(content[key], dict):
+            raise UserError(f"{path}: {key} must be a table: write [{key}] and its values below")
+    values: dict[str, Any] = {}
+    for key, value in content.get("run", {}).items():
+        if isinstance(value, dict):
+            values |= {f"{key}.{parameter}": v for parameter, v in value.items()}
+        else:
+            values[key] = value
+    return Preset(content.get("title", path.stem), values, content.get("published", {}))

@@ -1,0 +1,68 @@
+"""Tiny data and a tiny model, for tests of everything that only needs some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from torch import nn
+
+from fedctta.data.corrupted import Domains
+from fedctta.network import Network
+
+settings.register_profile("fedctta", deadline=None, derandomize=True, database=None, max_examples=40)
+settings.load_profile("fedctta")
+
+CLASSES = 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where tensors live in tests that do not say: cpu or cuda")
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> torch.device:
+    return torch.device(pytestconfig.getoption("--device"))
+
+
+def random_domains(domains: int = 3, images: int = 48, side: int = 8, seed: int = 0) -> Domains:
+    """Make domains d0, d1, ... of random pixels, `images` each, with labels of 3 classes."""
+    random = np.random.default_rng(seed)
+    names = tuple(f"d{k}" for k in range(domains))
+    pixels = random.integers(0, 256, (domains, images, side, side, 3), dtype=np.uint8)
+    labels = random.integers(0, CLASSES, images)
+    return Domains(names, dict(zip(names, pixels, strict=True)), labels, ("a", "b", "c"), ())
+
+
+@pytest.fixture(scope="session")
+def make_domains() -> Callable[..., Domains]:
+    """Give the maker of tiny domains (a test with hypothesis may use it too)."""
+    return random_domains
+
+
+@pytest.fixture
+def domains() -> Domains:
+    """Three domains of 48 images of 8x8."""
+    return random_domains()
+
+
+@pytest.fixture
+def tiny_module() -> nn.Module:
+    """Convolution, BatchNorm with statistics of its own, ReLU, pooling, Linear; 3 classes, images of any size."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        norm = nn.BatchNorm2d(4)
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.normal_(norm.bias)
+        nn.init.normal_(norm.running_mean)
+        nn.init.uniform_(norm.running_var, 0.5, 1.5)
+        conv, head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, CLASSES)
+        return nn.Sequential(conv, norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
+
+
+@pytest.fixture
+def tiny_network(tiny_module: nn.Module, device: torch.device) -> Network:
+    return Network(tiny_module, device)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedctta.errors import UserError
+from fedctta.models import build
+from fedctta.models.pretrain import (
+    PAD,
+    RECIPES,
+    Recipe,
+    crop_and_flip,
+    evaluate,
+    learning_rate,
+    make_card,
+    train,
+)
+
+SHORT = Recipe(epochs=4, batch=32, lr=0.1)
+
+
+def stripes(n: int = 192) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy images that are bright in the upper (class 0) or the lower half (class 1)."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, n)
+    images = rng.integers(0, 100, (n, 32, 32, 3), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[16 * label : 16 * label + 16] += 100
+    return images, labels
+
+
+def fresh() -> nn.Module:
+    return build("resnet8-w16", classes=2, seed=1)
+
+
+@pytest.mark.parametrize("recipe", [SHORT, replace(RECIPES["paper"], epochs=4, batch=32)])
+def test_learns_a_separable_problem(recipe):
+    images, labels = stripes()
+    losses: list[tuple[int, int, float]] = []
+    module = train(fresh(), images, labels, recipe, on_progress=lambda *args: losses.append(args))
+    assert not module.training
+    assert [(done, total) for done, total, _ in losses] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert losses[-1][2] < losses[0][2]
+    assert evaluate(module, images, labels, batch=50) > 0.95
+
+
+def test_seed_decides_everything():
+    images, labels = stripes(64)
+    recipe = replace(SHORT, epochs=1)
+    one, same, other = (train(fresh(), images, labels, replace(recipe, seed=seed)).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
+def test_fewer_images_than_a_batch():
+    images, labels = stripes(10)
+    train(fresh(), images, labels, replace(SHORT, epochs=1))
+
+
+def test_divergence_is_an_error():
+    images, labels = stripes(64)
+    recipe = replace(SHORT, lr=1e30, schedule="constant", epochs=3)
+    with pytest.raises(UserError, match=r"diverged in epoch \d.*lower the recipe's lr"):
+        train(fresh(), images, labels, recipe)
+
+
+def test_images_and_labels_must_pair():
+    images, labels = stripes(8)
+    for function in (
+        lambda: train(fresh(), images, labels[:5], SHORT),
+        lambda: evaluate(fresh(), images[:0], []),
+    ):
+        with pytest.raises(UserError, match="as many of each"):
+            function()
+
+
+def test_evaluate_counts_and_keeps_the_mode():
+    class Brightest(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean((2, 3))
+
+    images = np.zeros((5, 4, 4, 3), dtype=np.uint8)
+    images[:, :, :, 1] = 9
+    module = Brightest()
+    assert evaluate(module, images, np.array([1, 1, 1, 0, 2]), batch=2) == 3 / 5
+    assert module.training
+
+
+def test_crop_and_flip_by_hand():
+    images = torch.arange(2 * 6 * 6 * 3).reshape(2, 6, 6, 3).to(torch.uint8)
+    shift = torch.tensor([[PAD, PAD], [PAD + 1, PAD - 2]])
+    out = crop_and_flip(images, shift, torch.tensor([True, False]))
+    assert torch.equal(out[0], images[0].flip(1))
+    expected = torch.zeros_like(images[1])
+    expected[:5, 2:] = images[1][1:, :4]
+    assert torch.equal(out[1], expected)
+
+
+def test_learning_rates():
+    one = Recipe(lr=1.0)
+    assert [learning_rate(one, s) for s in (0.0, 0.1, 0.2)] == pytest.approx([0.0, 0.5, 1.0])
+    assert learning_rate(one, 0.6) == pytest.approx(0.5)
+    assert learning_rate(one, 1 - 1e-9) == pytest.approx(0.0, abs=1e-6)
+    assert learning_rate(replace(one, schedule="cosine"), 0.5) == pytest.approx(0.5)
+    assert learning_rate(replace(one, schedule="constant"), 0.9) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("optimizer", "adm", "unknown optimizer 'adm': did you mean adam"),
+        ("schedule", "step", "unknown schedule"),
+        ("augment", "mix", "unknown augment"),
+        ("epochs", 0, "above 0"),
+        ("lr", float("nan"), "above 0"),
+        ("momentum", 1.0, r"in \[0, 1\)"),
+    ],
+)
+def test_recipes_are_checked(field, value, message):
+    with pytest.raises(UserError, match=message):
+        replace(SHORT, **{field: value})
+
+
+def test_card_is_plain_json():
+    card = make_card("resnet8-w16", "shapes", fresh(), SHORT, "cpu", 0.9, {"fog": 0.4, "snow": 0.6}, severity=5)
+    assert json.loads(json.dumps(card)) == card
+    assert card["accuracy_corrupted"] == pytest.approx(0.5)
+    assert card["parameters"] == sum(p.numel() for p in fresh().parameters())
+    assert (card["recipe"]["epochs"], card["seed"], card["severity"]) == (4, 0, 5)
+    assert make_card("m", "d", fresh(), SHORT, "cpu", 0.9)["accuracy_corrupted"] is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bf16", [False, True])
+def test_cuda_learns_and_repeats(bf16):
+    images, labels = stripes()
+    one, same = (train(fresh(), images, labels, SHORT, "cuda", bf16=bf16) for _ in range(2))
+    assert evaluate(one, images, labels, "cuda") > 0.95
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), same.state_dict().values(), strict=True))

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedctta.errors import UserError
+from fedctta.models import build, zoo
+
+MODEL = "resnet8-w16"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty package folder and an empty cache."""
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(zoo, "PACKAGED", tmp_path / "packaged")
+    return tmp_path
+
+
+@pytest.fixture
+def saved(tmp_path):
+    module = build(MODEL, seed=5)
+    module(torch.rand(8, 3, 32, 32))  # moves BatchNorm's running statistics
+    path = tmp_path / "w.safetensors"
+    zoo.save_weights(module, path, {"model": MODEL, "accuracy": 0.5})
+    return module.eval(), path
+
+
+def test_round_trip(saved):
+    module, path = saved
+    loaded = zoo.load_model(MODEL, "shapes", weights=path)
+    assert not loaded.training
+    assert {t.dtype for t in loaded.state_dict().values()} == {torch.float32, torch.int64}
+    assert torch.equal(loaded.stem[1].running_mean, module.stem[1].running_mean)
+    assert torch.equal(loaded.stem[0].weight, module.stem[0].weight.half().float())
+    x = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(loaded(x), module(x), rtol=0.02, atol=0.02)
+    assert zoo.read_card(path) == {"model": MODEL, "accuracy": 0.5}
+
+
+def test_stored_dtypes_and_names(saved):
+    module, path = saved
+    stored = load_file(path)
+    assert not any("num_batches_tracked" in name for name in stored)
+    assert {t.dtype for t in stored.values() if t.ndim > 1} == {torch.float16}
+    assert {t.dtype for t in stored.values() if t.ndim == 1} == {torch.float32}
+    zoo.save_weights(module.to(memory_format=torch.channels_last), path, {}, half=False)
+    loaded = zoo.load_model(MODEL, "shapes", weights=str(path))
+    x = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(loaded(x), module(x), rtol=1e-5, atol=1e-5)
+
+
+def test_packaged_weights_come_before_cached_ones(home):
+    assert zoo.weights_path(MODEL, "shapes") is None
+    cached, packaged = build(MODEL, seed=1), build(MODEL, seed=2)
+    zoo.save_weights(cached, zoo.cached_path(MODEL, "shapes"), {})
+    assert zoo.weights_path(MODEL, "shapes-c") == home / "cache" / "weights" / f"{MODEL}-shapes.safetensors"
+    zoo.save_weights(packaged, home / "packaged" / f"{MODEL}-shapes.safetensors", {})
+    found = zoo.load_model(MODEL, "shapes-c")
+    torch.testing.assert_close(found.head.weight, packaged.head.weight, rtol=1e-3, atol=1e-3)
+
+
+def test_absent_weights_name_the_command(home):
+    with pytest.raises(UserError, match="fedctta pretrain resnet8-w16 cifar10`"):
+        zoo.load_model(MODEL, "cifar10-c")
+
+
+def complaint(path: Path, model: str = MODEL, classes: int = 10) -> str:
+    with pytest.raises(UserError) as error:
+        zoo.load_model(model, "shapes", classes, weights=path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_missing_path(tmp_path):
+    assert "no weights at" in complaint(tmp_path / "none.safetensors")
+    assert "no weights at" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 1000, -1])
+def test_truncated_file(saved, cut):
+    _, path = saved
+    path.write_bytes(path.read_bytes()[:cut])
+    assert "damaged" in complaint(path)
+
+
+def test_pickles_are_refused(tmp_path):
+    path = tmp_path / "w.pt"
+    torch.save(build(MODEL).state_dict(), path)
+    assert "not a safetensors file" in complaint(path)
+
+
+def test_first_mismatch_is_named(saved):
+    _, path = saved
+    assert "head.weight is [10, 64], not [7, 64]" in complaint(path, classes=7)
+    assert "stem.0.weight is [16, 3, 7, 7], not [64, 3, 7, 7]" in complaint(path, model="resnet8")
+    tensors = load_file(path)
+    save_file({**tensors, "more": torch.zeros(1)}, path)
+    assert "more is unexpected" in complaint(path)
+    save_file({n: t for n, t in tensors.items() if n != "head.bias"}, path)
+    assert "head.bias is missing" in complaint(path)
+
+
+def test_values_that_are_not_finite(saved):
+    _, path = saved
+    tensors = load_file(path)
+    tensors["head.bias"][3] = torch.nan
+    save_file(tensors, path)
+    assert re.search("not finite in head.bias", complaint(path))
+
+
+def test_card_missing_or_damaged(saved):
+    _, path = saved
+    card = path.with_suffix(".json")
+    for text in ("{", "[]"):
+        card.write_text(text)
+        with pytest.raises(UserError, match="damaged"):
+            zoo.read_card(path)
+    card.unlink()
+    with pytest.raises(UserError, match=r"put w\.json beside it"):
+        zoo.read_card(path)

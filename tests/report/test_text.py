@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from fedctta.report.text import human_bytes, number
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1000, "1 kB"), (999_600, "1 MB"), (1_234_000, "1.23 MB")),
+        *((5e9, "5 GB"), (2.5e15, "2.5e+03 TB"), (float("nan"), "-")),
+    ],
+)
+def test_human_bytes(count: float, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+def test_number() -> None:
+    assert (number(1234.567), number(0.5, 0), number(float("nan"))) == ("1,234.57", "0", "-")

@@ -1,0 +1,178 @@
+"""Methods are found by name, and their parameters read from text."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedctta import registry
+from fedctta.adapters import adapters
+from fedctta.aggregators import aggregators
+from fedctta.errors import UserError
+from fedctta.registry import Registry, defaults, parameter_types, parameters_of, read
+from fedctta.streams import schedules
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A method."""
+
+    name: ClassVar[str] = "sample"
+    rate: float = 0.5
+    steps: int | None = None
+    mode: Literal["fast", "slow"] = "fast"
+    loud: bool = False
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A method without parameters."""
+
+    name: ClassVar[str] = "plain"
+
+
+@pytest.fixture
+def methods(tmp_path, monkeypatch):
+    """Give a registry over a package of one module that defines `found` and imports `Sample`."""
+    (tmp_path / "a_package").mkdir()
+    (tmp_path / "a_package" / "__init__.py").write_text("")
+    (tmp_path / "a_package" / "module.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedctta.aggregators.local import Local\n"
+        "class Helper: pass\n"
+        "@dataclass(frozen=True)\n"
+        "class Found:\n    name = 'found'\n    size: int = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return Registry[Any]("method", "a_package")
+
+
+def test_the_examples_in_the_docstrings():
+    assert doctest.testmod(registry) == (0, 2)
+
+
+def test_methods_of_this_package_are_found():
+    assert {"bn", "grad", "none"} <= set(adapters.classes())
+    assert {"local", "fedavg", "fedctta", "oracle"} <= set(aggregators.classes())
+    assert {"iid", "niid", "case-fedctta", "case-fedtsa", "custom"} <= set(schedules.classes())
+
+
+@pytest.mark.parametrize("known", [adapters, aggregators, schedules])
+def test_every_method_has_a_line_about_it_and_runs_without_parameters(known):
+    for name, cls in known.classes().items():
+        assert (cls.__doc__ or "").splitlines()[0].endswith("."), name
+        assert known.create(name).name == name
+        assert set(defaults(cls)) == set(parameter_types(cls)), name
+
+
+def test_a_package_offers_what_its_modules_define_and_not_what_they_import(methods):
+    assert list(methods.classes()) == ["found"]
+
+
+def test_installed_plugins_are_found(methods, monkeypatch):
+    class Point:
+        @staticmethod
+        def load():
+            return Sample
+
+    groups = []
+    monkeypatch.setattr(registry, "entry_points", lambda group: groups.append(group) or [Point])
+    assert methods.create("sample") == Sample()
+    assert groups == ["a_package"]
+
+
+def test_a_class_registered_by_hand_wins_over_a_found_one(methods):
+    @methods.register
+    @dataclass(frozen=True)
+    class Mine:
+        name: ClassVar[str] = "found"
+
+    assert methods.classes()["found"] is Mine
+
+
+def test_a_class_must_bring_its_own_name(methods):
+    class Child(Sample):
+        pass
+
+    with pytest.raises(UserError, match="Child has no name of its own: add"):
+        methods.register(Child)
+
+
+def test_methods_are_made_with_parameters_from_text(methods):
+    methods.register(Sample)
+    made = methods.create("sample", {"rate": "2", "steps": "none", "mode": "slow", "loud": "yes"})
+    assert made == Sample(2.0, None, "slow", True)
+    assert parameters_of(made) == {"rate": 2.0, "steps": None, "mode": "slow", "loud": True}
+    assert defaults(Sample) == {"rate": 0.5, "steps": None, "mode": "fast", "loud": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("sampel", {}, "unknown method 'sampel': did you mean sample"),
+        ("sample", {"rat": 1}, "unknown parameter of sample 'rat': did you mean rate"),
+        ("plain", {"rate": 1}, "plain has no parameters"),
+        ("sample", {"rate": "fast"}, "sample.rate=fast is not a number: write for example sample.rate=0.5"),
+    ],
+)
+def test_what_does_not_exist_or_cannot_be_read_is_told(methods, name, parameters, message):
+    methods.register(Sample)
+    methods.register(Plain)
+    with pytest.raises(UserError, match=message):
+        methods.create(name, parameters)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        ("10", int, 10),
+        (" 7 ", int, 7),
+        ("1e-3", float, 0.001),
+        (3, float, 3.0),
+        ("inf", float, float("inf")),
+        ("no", bool, False),
+        ("True", bool, True),
+        (True, bool, True),
+        ("0", bool, False),
+        ("text", str, "text"),
+        ("none", int | None, None),
+        (None, Optional[int], None),  # noqa: UP045  what plugins may write
+        ("5", Optional[int], 5),  # noqa: UP045
+        ("none", str | None, None),
+        ("slow", Literal["fast", "slow"], "slow"),
+        ((1, 2), tuple, (1, 2)),
+    ],
+)
+def test_text_is_read_as_the_type_asked_for(value, hint, expected):
+    found = read(value, hint, "key")
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "message"),
+    [
+        ("1.5", int, "key=1.5 is not a whole number: write for example key=10"),
+        (1.5, int, "key=1.5 is not a whole number"),
+        (True, int, "key=True is not a whole number"),
+        ("x", int | None, "key=x is not a whole number"),
+        ("nan", float, "key=nan is not a number"),
+        ("none", float, "key=none is not a number"),
+        ("maybe", bool, "key=maybe is not true or false: write for example key=true"),
+        ("medium", Literal["fast", "slow"], "unknown value for key 'medium': use one of fast, slow"),
+    ],
+)
+def test_text_that_cannot_be_read_is_told_with_an_example(value, hint, message):
+    with pytest.raises(UserError, match=message):
+        read(value, hint, "key")
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans()))
+def test_a_value_survives_being_written_and_read(value):
+    assert read(str(value), type(value), "key") == value
+    assert read(value, type(value), "key") == value

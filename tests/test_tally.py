@@ -1,0 +1,137 @@
+"""Counts of a run, and what a resumed run takes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedctta import tally as tally_module
+from fedctta.errors import UserError
+from fedctta.streams import ABSENT, Stream
+from fedctta.tally import Tally, even_sample
+
+BATCH = 4
+
+
+@pytest.fixture
+def make_tally(domains, device):
+    """Give the maker of tallies over a stream with the given domain[T, N]."""
+
+    def make(plan, aggregations=None) -> Tally:
+        plan = np.asarray(plan, np.int32)
+        samples = np.zeros((plan.shape[1], len(plan), BATCH), np.int64)
+        rounds = np.arange(len(plan)) if aggregations is None else np.asarray(aggregations, np.int64)
+        return Tally(Stream(domains, plan, samples, np.zeros_like(plan)), rounds, device)
+
+    return make
+
+
+def answers(right: list[int], device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logits[A, BATCH, 3] and labels[A, BATCH] with `right` hits for each client."""
+    labels = torch.arange(len(right) * BATCH).reshape(-1, BATCH) % 3
+    hit = torch.arange(BATCH) < torch.tensor(right)[:, None]
+    logits = torch.nn.functional.one_hot(torch.where(hit, labels, (labels + 1) % 3), 3).float()
+    return logits.to(device), labels.to(device)
+
+
+def test_right_predictions_are_counted_for_every_client_and_round(make_tally, device):
+    tally = make_tally([[0, 1, 2], [0, ABSENT, 2]])
+    tally.record(0, *answers([4, 0, 1], device), torch.tensor([True, True, True], device=device))
+    assert tally.accuracy(1) == 5 / 12
+    tally.record(1, *answers([2, 3], device), torch.tensor([True, False, True], device=device))
+    assert tally.correct.tolist() == [[4, 0, 1], [2, 0, 3]]
+    assert tally.accuracy(2) == 10 / 20
+    assert tally.seen().tolist() == [[4, 4, 4], [4, 0, 4]]
+    assert tally.seen().dtype == np.int32
+
+
+def test_before_the_first_image_the_accuracy_is_zero(make_tally):
+    assert make_tally([[0, 1]]).accuracy(0) == 0
+    assert make_tally([[ABSENT, ABSENT]]).accuracy(1) == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_outputs_that_are_not_finite_stop_the_run(make_tally, device, value):
+    tally = make_tally([[0, 1], [0, 1]])
+    everyone = torch.tensor([True, True], device=device)
+    logits, labels = answers([1, 1], device)
+    spoilt = logits.clone()
+    spoilt[1, 2, 0] = value
+    tally.record(0, spoilt, labels, everyone)
+    tally.record(1, logits, labels, everyone)  # once is enough
+    with pytest.raises(UserError, match="NaN or infinite by round 2: lower the learning rate, or check the model"):
+        tally.accuracy(2)
+
+
+def test_weight_on_the_same_domain_is_the_mean_over_those_present(make_tally, device):
+    tally = make_tally([[0, 0, 1], [0, 0, ABSENT]])
+    uniform = torch.full((3, 3), 1 / 3, device=device)
+    tally.record_collaboration(0, uniform, torch.tensor([0, 0, 1], device=device), (30, 20))
+    assert tally.same_domain_weight() == pytest.approx((2 / 3 + 2 / 3 + 1 / 3) / 3)
+    pair = torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], device=device)
+    tally.record_collaboration(1, pair, torch.tensor([0, 0, ABSENT], device=device), (3, 2))
+    assert tally.same_domain_weight() == pytest.approx((5 / 3 + 2) / 5)
+    assert tally.bytes.tolist() == [33, 22]
+    torch.testing.assert_close(tally.matrices, torch.stack([uniform, pair]))
+
+
+def test_without_collaboration_everybody_is_its_own_peer(make_tally):
+    tally = make_tally([[0, 1]], aggregations=[])
+    assert tally.same_domain_weight() == 1
+    assert tally.matrices.shape == (0, 2, 2)
+    assert len(tally.kept_rounds) == 0
+
+
+def test_matrices_over_time_stay_within_their_memory(make_tally, device, monkeypatch):
+    monkeypatch.setattr(tally_module, "KEPT_MATRIX_BYTES", 3 * 4 * 2 * 2)
+    tally = make_tally(np.zeros((20, 2)), aggregations=[1, 3, 5, 7, 9])
+    assert tally.kept_rounds.tolist() == [1, 5, 9]
+    for t in (1, 3, 5, 7, 9):
+        weights = torch.full((2, 2), float(t), device=device)
+        tally.record_collaboration(t, weights, torch.zeros(2, device=device), (1, 1))
+    assert tally.matrices[:, 0, 0].tolist() == [1, 5, 9]
+    assert tally.bytes.tolist() == [5, 5]
+
+
+@given(st.integers(0, 40), st.integers(-2, 50), st.integers(1, 5))
+def test_an_even_sample_is_within_the_limit_in_order_and_spread(count, limit, interval):
+    rounds = np.arange(count) * interval
+    kept = even_sample(rounds, limit)
+    assert len(kept) == min(count, max(limit, 1))
+    assert set(kept) <= set(rounds)
+    steps = np.diff(kept)
+    assert (steps > 0).all()
+    if len(kept) >= 2:
+        assert (kept[0], kept[-1]) == (rounds[0], rounds[-1])
+        assert steps.max() - steps.min() <= interval
+
+
+def test_a_resumed_tally_goes_on_where_the_other_was(make_tally, device):
+    first, second = make_tally([[0, 1], [1, 0]]), make_tally([[0, 1], [1, 0]])
+    everyone = torch.tensor([True, True], device=device)
+    first.record(0, *answers([3, 1], device), everyone)
+    first.record_collaboration(0, torch.eye(2, device=device), torch.tensor([0, 1], device=device), (5, 4))
+    first.seconds += 2.5
+    saved = {name: tensor.clone().cpu() for name, tensor in first.tensors().items()}
+    second.restore(saved, Path("a.checkpoint"))
+    assert second.accuracy(1) == first.accuracy(1)
+    for name, tensor in second.tensors().items():
+        assert torch.equal(tensor, first.tensors()[name]), name
+        assert tensor.device == first.tensors()[name].device, name
+    second.record(1, *answers([4, 4], device), everyone)
+    assert int(first.correct.sum()) == 4, "the copy is a copy"
+
+
+def test_a_tally_of_another_run_does_not_fit(make_tally):
+    mine, other = make_tally([[0, 1], [1, 0]]), make_tally([[0, 1, 2], [1, 0, 2]])
+    with pytest.raises(UserError, match=r"a.checkpoint does not fit this run: delete it, or run without --resume"):
+        mine.restore(other.tensors(), Path("a.checkpoint"))
+    for name in mine.tensors():
+        rest = {key: tensor for key, tensor in mine.tensors().items() if key != name}
+        with pytest.raises(UserError, match="does not fit"):
+            mine.restore(rest, Path("a.checkpoint"))
