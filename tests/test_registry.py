@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Optional
 
@@ -38,7 +39,7 @@ class Plain:
 
 @pytest.fixture
 def methods(tmp_path, monkeypatch):
-    """Give a registry over a package of one module that defines `found` and imports `Sample`."""
+    """Give a registry over a package of one module that defines `found` and imports `local`."""
     (tmp_path / "a_package").mkdir()
     (tmp_path / "a_package" / "__init__.py").write_text("")
     (tmp_path / "a_package" / "module.py").write_text(
@@ -49,6 +50,8 @@ def methods(tmp_path, monkeypatch):
         "class Found:\n    name = 'found'\n    size: int = 1\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    for module in ("a_package", "a_package.module"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return Registry[Any]("method", "a_package")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import re
 
 import pytest
 from hypothesis import given
@@ -73,11 +72,11 @@ def test_without_adaptation_the_aggregator_does_not_matter():
 
 
 def test_a_parameter_is_swept_only_where_its_method_runs():
-    found = expand({"aggregator": ["local", "fedctta"], "fedctta.temperature": [0.5, 1]})
+    found = expand({"aggregator": ["fedctta", "local"], "fedctta.temperature": [0.5, 1]})
     assert [(e.aggregator, e.parameters) for e in found] == [
-        ("local", {}),
         ("fedctta", {"fedctta": {"temperature": 0.5}}),
         ("fedctta", {"fedctta": {"temperature": 1.0}}),
+        ("local", {}),
     ]
 
 
@@ -102,8 +101,8 @@ def test_a_parameter_is_swept_only_where_its_method_runs():
         ({"interval": 0}, "interval=0 must be at least 1"),
         ({"clients": 0}, "clients=0 must be at least 1"),
         ({"slots": -5}, "slots=-5 must be at least 1"),
-        ({"aggregator": "local", "fedctta.ema": 0.9}, "fedctta.ema has no effect: no run has aggregator=fedctta; add"),
-        ({"custom.file": "x"}, "custom.file has no effect: no run has stream=custom"),
+        ({"aggregator": "local", "fedctta.ema": 0.9}, "fedctta.ema has no effect: aggregator fedctta is in none"),
+        ({"custom.file": "x"}, "custom.file has no effect: stream custom is in none"),
     ],
 )
 def test_what_cannot_be_meant_is_told(values, message):
@@ -128,11 +127,6 @@ def test_every_key_is_part_of_the_fingerprint():
 def test_the_fingerprint_does_not_depend_on_the_order_of_words():
     values = {"seed": 1, "fedctta.ema": 0.5, "fedctta.temperature": 2}
     assert expand(values)[0].fingerprint == expand(dict(reversed(values.items())))[0].fingerprint
-
-
-def test_the_slug_is_a_readable_file_name():
-    slug = Experiment(dataset="shapes-c", seed=4).slug
-    assert re.fullmatch(r"shapes-c-niid-bn-fedctta-seed4-[0-9a-f]{12}", slug)
 
 
 def test_a_preset_file_is_values_and_published_numbers(tmp_path):

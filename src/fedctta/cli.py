@@ -69,6 +69,8 @@ def run(
         result.write_json(json_file)
     page = result.write_report(folder)
     print_table(result.table(), out)
+    for note in dict.fromkeys(note for record in result for note in record.settings["notes"]):
+        out.print(f"note: {note}", style="dim", soft_wrap=True)
     out.print(f"report: {page}", soft_wrap=True)
 
 
@@ -114,7 +116,7 @@ def pretrain(
     """
     values = {key: options[0] for key, options in parse_words(words or []).items()}
     columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("", total=None, loss="")
 
         def show(done: int, total: int, loss: float) -> None:
@@ -123,7 +125,7 @@ def pretrain(
         path, card = pretrain_model(values, show)
     corrupted = card["accuracy_corrupted"]
     out.print(f"clean accuracy {100 * card['accuracy']:.2f} %, corrupted (severity 5) {100 * corrupted:.2f} %")
-    out.print(f"weights: {path}", soft_wrap=True)
+    out.print(f"weights: {path} (use them with weights={path})", soft_wrap=True)
 
 
 @data_app.callback()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,40 +109,53 @@ def run(
         require_writable(folder / "runs")
     records = []
     with exact_arithmetic(), RoundBar(console, progress) as bar:
-        workshop = _Workshop(objects, console)
+        workshop = _Workshop(objects)
         for k, experiment in enumerate(experiments):
-            kept = None if folder is None else folder / "runs" / f"{experiment.slug}.safetensors"
-            if kept is not None and resume and kept.exists():
-                records.append(Record.load(kept))
-                continue
             label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
-            records.append(_play(experiment, workshop, kept, resume, bar, f"{label} seed {experiment.seed}"))
+            watch = partial(bar.watch, f"{label} seed {experiment.seed}")
+            records.append(_play(experiment, workshop, folder, resume, watch))
     found = Result(tuple(records))
     return found if chosen is None else Result(found.records, chosen.title, chosen.published)
 
 
 def _play(
-    experiment: Experiment, workshop: _Workshop, kept: Path | None, resume: bool, bar: RoundBar, label: str
+    experiment: Experiment,
+    workshop: _Workshop,
+    folder: Path | None,
+    resume: bool,
+    watch: Callable[[int], Callable[[int, Tally], None]],
 ) -> Record:
     """Play one experiment; keep its place while it runs and its record when it is done."""
     device = choose_device(experiment.device)
     federation, stream, settings = workshop.assemble(experiment, device)
-    checkpoint = None if kept is None else kept.with_suffix(".checkpoint")
-    if checkpoint is not None and not resume:
-        checkpoint.unlink(missing_ok=True)
+    kept = checkpoint = None
+    identity = _identity(experiment, federation.network, stream)
+    if folder is not None:
+        name = f"{experiment.stream}-{experiment.adapter}-{experiment.aggregator}-seed{experiment.seed}-{identity}"
+        kept, checkpoint = folder / "runs" / f"{name}.safetensors", folder / "runs" / f"{name}.checkpoint"
+        if resume and kept.exists():
+            return Record.load(kept)
+        if not resume:
+            checkpoint.unlink(missing_ok=True)
     reset_peak_memory(device)
-    tally = simulate(
-        federation,
-        stream,
-        checkpoint=checkpoint,
-        fingerprint=experiment.fingerprint,
-        on_round=bar.watch(label, len(stream)),
-    )
+    tally = simulate(federation, stream, checkpoint=checkpoint, fingerprint=identity, on_round=watch(len(stream)))
     record = _record(settings, stream, tally, peak_memory_mb(device))
     if kept is not None and checkpoint is not None:
         record.save(kept)
         checkpoint.unlink(missing_ok=True)
     return record
+
+
+def _identity(experiment: Experiment, network: Network, stream: Stream) -> str:
+    """A short hash of all that decides the numbers: description, weights, schedule, samples, a look at the images."""
+    digest = hashlib.sha256(experiment.fingerprint.encode())
+    for array in (stream.domain, stream.samples, stream.data.labels):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    for name in stream.data.names:
+        digest.update(np.ascontiguousarray(stream.data.images[name][:4]).tobytes())
+    for tensor in network.state.values():
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float) -> Record:
@@ -167,9 +181,8 @@ def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: flo
 class _Workshop:
     """Turns descriptions into working parts; data and models are loaded once for all runs that share them."""
 
-    def __init__(self, objects: Mapping[str, Any], console: Console) -> None:
+    def __init__(self, objects: Mapping[str, Any]) -> None:
         self._objects = objects
-        self._console = console
         self.data = lru_cache(maxsize=2)(self._load_data)
         self.network = lru_cache(maxsize=2)(self._load_network)
 
@@ -208,7 +221,7 @@ class _Workshop:
         }
         settings |= {"model": model, "clients": clients, "batch": experiment.batch, "slots": slots}
         settings |= {"interval": experiment.interval, "seed": experiment.seed, "device": str(device)}
-        settings |= {"lift": lift.__name__.removeprefix("by_"), "sh": stream.spatial_heterogeneity}
+        settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "sh": stream.spatial_heterogeneity}
         settings |= {"th": stream.temporal_heterogeneity, "notes": list(data.notes)}
         settings |= {m.name: p for m in (schedule, adapter, aggregator) if (p := parameters_of(m))}
         return Federation(network, adapter, aggregator, server, lift, experiment.interval), stream, settings
@@ -219,10 +232,7 @@ class _Workshop:
             return check_domains(given)
         named = {"benchmark": BENCHMARK, "extra": EXTRA, "all": NAMES}
         names = named.get(domains) or tuple(domains.split("+"))
-        data = load_domains(dataset, severity, names=names, folder=None if folder is None else Path(folder))
-        for note in data.notes:
-            self._console.print(f"note: {note}", style="dim")
-        return data
+        return load_domains(dataset, severity, names=names, folder=None if folder is None else Path(folder))
 
     def _load_network(self, dataset: str, model: str, weights: str, classes: int, device: torch.device) -> Network:
         given = self._objects.get("model")
@@ -317,6 +327,9 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         options: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
         if not any(isinstance(option, base) for option in options):
             continue
+        names = [option.name if isinstance(option, base) else option for option in options]
+        if len(set(names)) < len(names):
+            raise UserError(f"{kind} holds a method twice: sweep its parameters instead, as name.parameter=[a, b]")
         plain[kind] = [option.name if isinstance(option, base) else option for option in options]
         for option in options:
             if isinstance(option, base):

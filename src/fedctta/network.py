@@ -118,6 +118,13 @@ class _ExplicitNorm(nn.Module):
         return torch.addcmul(shift.view(over), x, scale.view(over))
 
 
+class _GlobalAverage(nn.Module):
+    """`nn.AdaptiveAvgPool2d(1)`, in an operation that vmap batches (torch falls back to a loop for channels-last)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((-2, -1), keepdim=True)
+
+
 class Network:
     """A model's function, apart from its tensors.
 
@@ -176,6 +183,8 @@ class Network:
 def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module, tuple[str, ...]]:
     names = []
     for name, layer in list(module.named_modules()):
+        if isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)) and name:
+            module.set_submodule(name, _GlobalAverage())
         if not isinstance(layer, _BatchNorm):
             continue
         if type(layer).forward not in _KNOWN_FORWARDS:
@@ -189,8 +198,7 @@ def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module
         names.append(name)
         if not name:
             return explicit, ("",)
-        parent, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(parent), leaf, explicit)
+        module.set_submodule(name, explicit)
     return module, tuple(names)
 
 

@@ -48,7 +48,8 @@ def pretrain(values: Mapping[str, Any], on_progress: OnProgress | None = None) -
     recipe = replace(RECIPES[named], **changes)
     device = choose_device(str(plain["device"]))
     folder = None if plain["folder"] is None else Path(str(plain["folder"]))
-    path = cached_path(model, dataset) if plain["out"] is None else Path(str(plain["out"]))
+    suffix = "" if named == "standard" else named
+    path = cached_path(model, dataset, suffix) if plain["out"] is None else Path(str(plain["out"]))
     if path.suffix != ".safetensors":
         raise UserError(f"out={path} must end in .safetensors")
     require_writable(path.parent)

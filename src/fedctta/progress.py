@@ -20,7 +20,7 @@ class RoundBar:
             TextColumn("round {task.completed:.0f}/{task.total:.0f}  {task.fields[news]}"),
             TimeRemainingColumn(compact=True),
             console=console,
-            disable=not enabled,
+            disable=not (enabled and console.is_terminal),
             transient=True,
         )
 

@@ -66,6 +66,9 @@ class Registry(Generic[T]):
             if key not in hints:
                 raise (unknown(f"parameter of {name}", key, hints) if hints else UserError(f"{name} has no parameters"))
             values[key] = read(value, hints[key], f"{name}.{key}")
+        for field in fields(cls):  # type: ignore[arg-type]
+            if field.init and field.default is MISSING and field.name not in values:
+                raise UserError(f"{name} needs {name}.{field.name}: add {name}.{field.name}=VALUE")
         return cls(**values)
 
 

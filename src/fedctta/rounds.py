@@ -147,7 +147,7 @@ def _next(federation: Federation, stream: Stream, state: State, tally: Tally, t:
         return state
     domain = torch.from_numpy(slot.domain).to(device)
     active = domain != ABSENT
-    x = to_input(slot.images).to(device, non_blocking=True)
+    x = to_input(slot.images, device)
     state, outcome = federation.play(state, t, x, active, domain if federation.aggregator.upper_bound else None)
     tally.record(t, outcome.logits, torch.from_numpy(slot.labels).to(device), active)
     if outcome.collaboration is not None:
@@ -164,10 +164,13 @@ def flatten(state: State) -> Tensors:
 def unflatten(like: State, tensors: Tensors, device: torch.device, path: Path) -> State:
     """Undo `flatten`; clients must have the shapes of `like`, memory may have grown new names since the start."""
     parts: dict[str, Tensors] = {"own": {}, "private": {}, "memory": {}}
+    models = flatten(like)
     for key, tensor in tensors.items():
         part, _, name = key.partition(".")
         if part in parts:
-            parts[part][name] = tensor.to(device)
+            # The memory layout decides how torch rounds, so it must be that of an unbroken run.
+            same = key in models and models[key].shape == tensor.shape
+            parts[part][name] = torch.empty_like(models[key]).copy_(tensor) if same else tensor.to(device)
     fits = all(
         got.keys() == want.keys() and all(got[n].shape == want[n].shape for n in got)
         for got, want in ((parts["own"], like.clients.own), (parts["private"], like.clients.private))

@@ -64,13 +64,8 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of everything that decides the numbers."""
+        """A short hash of the description."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
-
-    @property
-    def slug(self) -> str:
-        """A readable, unique file name."""
-        return f"{self.dataset}-{self.stream}-{self.adapter}-{self.aggregator}-seed{self.seed}-{self.fingerprint}"
 
 
 KEYS = {f.name: get_type_hints(Experiment)[f.name] for f in fields(Experiment) if f.name != "parameters"}
@@ -117,7 +112,7 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     for key in choices:
         if "." in key and key not in used:
             name = key.partition(".")[0]
-            raise UserError(f"{key} has no effect: no run has {methods[name]}={name}; add it or drop the key")
+            raise UserError(f"{key} has no effect: {methods[name]} {name} is in none of the runs; drop the key")
     return list(experiments.values())
 
 

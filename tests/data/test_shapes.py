@@ -10,7 +10,7 @@ from fedctta.errors import UserError
 
 def test_the_same_seed_gives_the_same_pictures_everywhere():
     data = shapes.draw(64, 0)
-    assert sha256(data.images) == "56a87de9a96cb28c56c74f5c8947e011ae0b084da3a4451551920088e0debfc4"
+    assert sha256(data.images) == "b356b3e11b52da364e2f41b1ff4ca8fd8110992ac78716edff2788a8add67b2c"
     assert sha256(data.images) == sha256(shapes.draw(64, 0).images)
     assert sha256(data.images) != sha256(shapes.draw(64, 1).images)
 
@@ -57,8 +57,8 @@ def test_shapes_differ_from_one_another_at_any_turn():
 def test_figures_stand_out_from_their_ground():
     ground, figure = shapes._colour(np.random.default_rng(0), 500)
     apart = np.linalg.norm((figure - ground)[:, 0, 0], axis=1)
-    assert apart.min() > 0.24
-    assert apart.max() < 0.71
+    assert apart.min() > 0.34
+    assert apart.max() < 0.81
 
 
 def test_errors():

@@ -65,7 +65,7 @@ def test_packaged_weights_come_before_cached_ones(home):
 
 
 def test_absent_weights_name_the_command(home):
-    with pytest.raises(UserError, match="fedctta pretrain resnet8-w16 cifar10`"):
+    with pytest.raises(UserError, match="fedctta pretrain model=resnet8-w16 dataset=cifar10`"):
         zoo.load_model(MODEL, "cifar10-c")
 
 
@@ -123,3 +123,14 @@ def test_card_missing_or_damaged(saved):
     card.unlink()
     with pytest.raises(UserError, match=r"put w\.json beside it"):
         zoo.read_card(path)
+
+
+def test_a_recipe_may_be_named(home):
+    usual, other = build(MODEL, seed=1), build(MODEL, seed=2)
+    zoo.save_weights(usual, zoo.cached_path(MODEL, "shapes"), {})
+    zoo.save_weights(other, zoo.cached_path(MODEL, "shapes", "other"), {})
+    assert zoo.cached_path(MODEL, "shapes-c", "other").name == "resnet8-w16-shapes-other.safetensors"
+    loaded = zoo.load_model(MODEL, "shapes-c", weights="other")
+    assert torch.equal(loaded.stem[0].weight, other.stem[0].weight.half().float())
+    with pytest.raises(UserError, match=r"no third weights of resnet8-w16 for shapes: .* recipe=third"):
+        zoo.load_model(MODEL, "shapes", weights="third")

@@ -50,7 +50,7 @@ class EntropyGradient(Adapter):
 
         gradient, statistics = torch.func.grad(loss, has_aux=True)(parameters)
         if self.variant == "paper":
-            new = {name: tensor - self.lr * gradient[name] for name, tensor in parameters.items()}
+            new = {name: torch.add(tensor, gradient[name], alpha=-self.lr) for name, tensor in parameters.items()}
             return client._replace(own={**new, **statistics})
         new, private = adam(parameters, gradient, client.private, self.lr)
         return Client({**new, **statistics}, private)

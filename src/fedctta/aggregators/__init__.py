@@ -66,7 +66,7 @@ class Aggregator:
 
 def mix(weights: Tensor, own: Tensors) -> Tensors:
     """Give client i the model sum_j W_ij theta_j."""
-    return {name: (weights @ tensor.flatten(1)).view_as(tensor) for name, tensor in own.items()}
+    return {name: (weights @ tensor.reshape(len(weights), -1)).view_as(tensor) for name, tensor in own.items()}
 
 
 def restrict(weights: Tensor, active: Tensor) -> Tensor:

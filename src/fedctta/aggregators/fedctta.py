@@ -12,9 +12,15 @@ with public images, or with the client's own batch through the source model (`ba
 softmax(mu), or the cosine of mu. `squash` takes exp(D) before the softmax, as the published code does for those
 three.
 
-The published code also smooths the indicator over rounds (`ema`, 0.9 there), draws other noise for every client and
-round (`redraw`), and, with TTA-bn, evaluates the model the client received in the round before
-(`statistics=received`).
+Where paper and published code differ, measurements chose (docs/fedctta.md). The code smooths the indicator over rounds,
+
+    mu_i <- a mu_i + (1 - a) mean output            a = `ema`, 0.9 there
+
+which the paper does not mention: without it one batch tells little about a domain, and W stays close to the identity.
+It is the default here, and costs the server N K numbers of memory; `ema=0` is the paper's text. The code also draws
+other noise for every client and round (`redraw=client`) and, with TTA-bn, probes the model a client received in the
+round before (`statistics=received`), which makes the uniform matrix a fixed point; neither is the default. It uses
+`samples=64`; 16 give the same accuracy in less than half the time.
 """
 
 from __future__ import annotations
@@ -41,10 +47,10 @@ class FedCTTA(Aggregator):
     metric: Literal["euclid", "kl", "ce", "cosine"] = "euclid"
     temperature: float = 1.0
     probe: Literal["noise", "images", "batch"] = "noise"
-    samples: int = 64
+    samples: int = 16
     redraw: Literal["never", "round", "client"] = "never"
     statistics: Literal["adapted", "received"] = "adapted"
-    ema: float = 0.0
+    ema: float = 0.9
     squash: bool = False
 
     def __post_init__(self) -> None:

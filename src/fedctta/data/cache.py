@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,17 @@ def file_digest(path: Path, algorithm: str) -> bytes:
     """Return the digest of a file's bytes by a hashlib algorithm's name."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).digest()
+
+
+def require_writable(folder: Path) -> None:
+    """Make sure that `folder` can be written to, before anything costly is done to fill it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = f"cannot write to {folder}: {error.strerror}"
+        raise UserError(f"{reason}; set FEDCTTA_HOME to a folder you may write to") from error
 
 
 def _card(path: Path) -> Path:

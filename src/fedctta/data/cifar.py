@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedctta.data import fetch
-from fedctta.data.cache import SPLITS, Images, cache_dir, has_images, open_images, save_images, sha256
+from fedctta.data.cache import SPLITS, Images, cache_dir, has_images, open_images, require_writable, save_images, sha256
 from fedctta.errors import UserError, unknown
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -255,6 +255,7 @@ def load(name: str, split: str, folder: Path | None = None, progress: bool | Non
     edition, kept = EDITIONS[name], cache_dir() / name
     if has_images(kept, split):
         return open_images(kept, split, edition.classes)
+    require_writable(kept)
     if folder is not None:
         save_images(kept, split, read_folder(folder, edition, split))
         return open_images(kept, split, edition.classes)

@@ -41,8 +41,8 @@ def _square(u: Plane, v: Plane, half: float = 0.8) -> Plane:
 
 
 def _triangle(u: Plane, v: Plane) -> Plane:
-    slanted = np.sqrt(0.75) * np.abs(u) + 0.5 * v
-    return 0.55 - np.maximum(slanted, -v)
+    slanted: Plane = np.sqrt(0.75) * np.abs(u) + 0.5 * v
+    return np.asarray(0.55 - np.maximum(slanted, -v))
 
 
 def _cross(u: Plane, v: Plane) -> Plane:
@@ -102,10 +102,10 @@ KINDS: dict[str, Callable[[Plane, Plane], Plane]] = {
 
 
 def _colour(random: np.random.Generator, n: int) -> tuple[Plane, Plane]:
-    """Return n ground and n figure colours [n,1,1,3] .25 to .7 apart, in a random direction of colour."""
+    """Return n ground and n figure colours [n,1,1,3] .35 to .8 apart, in a random direction of colour."""
     ground = random.uniform(0.2, 0.8, (n, 3))
     step = random.uniform(-1.0, 1.0, (n, 3))
-    step *= random.uniform(0.25, 0.7, (n, 1)) / np.linalg.norm(step, axis=1, keepdims=True)
+    step *= random.uniform(0.35, 0.8, (n, 1)) / np.linalg.norm(step, axis=1, keepdims=True)
     outside = np.abs(ground + step - 0.5) > 0.5
     figure = ground + np.where(outside, -step, step)
     return ground[:, None, None], figure[:, None, None]
@@ -136,7 +136,7 @@ def _draw_chunk(labels: NDArray[np.int64], random: np.random.Generator) -> NDArr
 
     ground, figure = _colour(random, n)
     shade = 0.12 * _ripple(random, n, x, y, 120.0, 50.0)
-    texture = 0.06 * _ripple(random, n, x, y, 16.0, 5.0) + random.uniform(-0.08, 0.08, (n, SIDE, SIDE, 1))
+    texture = 0.06 * _ripple(random, n, x, y, 16.0, 5.0) + random.uniform(-0.04, 0.04, (n, SIDE, SIDE, 3))
     picture = ground + coverage * (figure - ground) + shade + texture
     return np.floor(np.clip(picture, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
 

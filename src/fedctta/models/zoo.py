@@ -1,7 +1,8 @@
 """Trained weights: where they lie, how they are written and read, and the card that tells their story.
 
-A checkpoint is `<model>-<dataset>.safetensors` with `<model>-<dataset>.json`, its card, beside it. Some come
-with the package; `fedctta pretrain` puts others into the user's cache. Nothing is ever unpickled.
+A checkpoint is `<model>-<dataset>.safetensors` with `<model>-<dataset>.json`, its card, beside it; one by another
+recipe carries its name at the end (`resnet8-cifar10-paper`). Some come with the package; `fedctta pretrain` puts
+others into the user's cache. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -23,39 +24,42 @@ from fedctta.models import build
 PACKAGED = Path(__file__).parent / "weights"
 
 
-def weights_name(model: str, dataset: str) -> str:
+def weights_name(model: str, dataset: str, recipe: str = "") -> str:
     """Return the file name of a checkpoint; a corrupted data set ("cifar10-c") shares its clean one's."""
-    return f"{model}-{dataset.removesuffix('-c')}.safetensors"
+    return f"{'-'.join(filter(None, (model, dataset.removesuffix('-c'), recipe)))}.safetensors"
 
 
-def cached_path(model: str, dataset: str) -> Path:
+def cached_path(model: str, dataset: str, recipe: str = "") -> Path:
     """Return where `fedctta pretrain` keeps the weights it makes."""
     from fedctta.data.cache import cache_dir
 
-    return cache_dir() / "weights" / weights_name(model, dataset)
+    return cache_dir() / "weights" / weights_name(model, dataset, recipe)
 
 
-def weights_path(model: str, dataset: str) -> Path | None:
+def weights_path(model: str, dataset: str, recipe: str = "") -> Path | None:
     """Find the weights of a model: those of the package first, then the user's cache."""
-    packaged = PACKAGED / weights_name(model, dataset)
+    packaged = PACKAGED / weights_name(model, dataset, recipe)
     if packaged.is_file():
         return packaged
-    cached = cached_path(model, dataset)
+    cached = cached_path(model, dataset, recipe)
     return cached if cached.is_file() else None
 
 
 def load_model(model: str, dataset: str, classes: int = 10, weights: str | Path = "auto", **options: Any) -> nn.Module:
     """Build `model` and fill it with trained weights: float32, in evaluation mode, on the CPU.
 
-    `weights` is "auto" (see `weights_path`) or the path of a safetensors file; `options` go to `build`.
+    `weights` is "auto" (see `weights_path`), the name of a recipe ("paper") or the path of a safetensors file;
+    `options` go to `build`.
     """
     module = build(model, classes, **options)
-    path = weights_path(model, dataset) if weights == "auto" else Path(weights)
+    recipe = "" if weights == "auto" else str(weights)
+    is_path = Path(recipe).suffix or Path(recipe).name != recipe
+    path = Path(weights) if is_path else weights_path(model, dataset, recipe)
     if path is None:
         clean = dataset.removesuffix("-c")
         raise UserError(
-            f"no weights of {model} for {clean}: run `fedctta pretrain model={model} dataset={clean}`, "
-            "or give the path of a .safetensors file"
+            f"no {recipe}{' ' if recipe else ''}weights of {model} for {clean}: run `fedctta pretrain model={model} "
+            f"dataset={clean}{' recipe=' if recipe else ''}{recipe}`, or give the path of a .safetensors file"
         )
     load_weights(module, path)
     return module.eval()

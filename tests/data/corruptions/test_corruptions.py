@@ -27,7 +27,7 @@ def features(out, images):
         for a, b in zip((0, 1, 2, 4, 6, 8, 11, 14), (1, 2, 4, 6, 8, 11, 14, 24), strict=True)
     ]
     spectrum = np.stack([np.log1p(power[:, ring].mean(axis=1)) for ring in rings], axis=1)
-    quantiles = np.quantile(change, (0.01, 0.1, 0.5, 0.9, 0.99), axis=(1, 2, 3)).T
+    quantiles = np.quantile(change, (0.01, 0.1, 0.9, 0.99), axis=(1, 2, 3)).T
     return np.concatenate([change.mean(axis=(1, 2)), change.std(axis=(1, 2)), spectrum, quantiles], axis=1)
 
 

@@ -26,7 +26,7 @@ def test_impulse_hits_single_values_white_and_black_alike(severity):
 def test_shot_noise_varies_like_light(level, severity):
     out = corrupt(np.full((100, 32, 32, 3), level, np.uint8), "shot_noise", severity) / 255
     x = level / 255
-    assert out.var() == pytest.approx(x / noise.SHOT_PHOTONS[severity - 1], rel=0.03)
+    assert out.var() == pytest.approx(x / noise.SHOT_PHOTONS[severity - 1], rel=0.06)  # steps of 255 / photons
     assert out.mean() == pytest.approx(x - 0.5 / 255, abs=0.6 / 255)  # half a level is cut off, or less on whole ones
 
 

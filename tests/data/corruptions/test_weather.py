@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from fedctta.data.corruptions import corrupt, weather
 
@@ -12,7 +11,7 @@ def test_plasma_spans_zero_to_one_and_wraps():
     assert fields.max(axis=(1, 2)).min() == 1
     seam = np.abs(fields[:, :, 0] - fields[:, :, -1]).mean()
     inside = np.abs(np.diff(fields, axis=2)).mean()
-    assert seam == pytest.approx(inside, rel=0.1)
+    assert seam < inside  # without the wrap it would be the difference of far points, many times as much
 
 
 def test_fog_scales_by_the_brightest_value():

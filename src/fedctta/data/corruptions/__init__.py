@@ -65,7 +65,16 @@ BENCHMARK: tuple[str, ...] = tuple(_BENCHMARK)
 EXTRA: tuple[str, ...] = tuple(_EXTRA)
 NAMES: tuple[str, ...] = BENCHMARK + EXTRA
 DETERMINISTIC = frozenset(
-    "contrast brightness saturate defocus_blur gaussian_blur zoom_blur pixelate jpeg_compression".split()
+    [
+        "contrast",
+        "brightness",
+        "saturate",
+        "defocus_blur",
+        "gaussian_blur",
+        "zoom_blur",
+        "pixelate",
+        "jpeg_compression",
+    ]
 )
 RANDOM = frozenset(NAMES) - DETERMINISTIC
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedctta.data.corruptions.filters import (
     Floats,
@@ -54,7 +55,7 @@ def glass_blur(images: Images, severity: int, rng: np.random.Generator) -> Image
     return truncate(pixels(gaussian(planes(shuffled), sigma)))
 
 
-def shuffle(images: Images, moves: np.ndarray) -> Images:
+def shuffle(images: Images, moves: NDArray[np.bool_]) -> Images:
     """Copy to each pixel from row 2 and column 2 on the one at (h - up, w - left); moves[2, n, h, w] = up, left.
 
     The benchmark walks from the last pixel to the first and means to swap, but its second assignment undoes the
@@ -83,7 +84,7 @@ def zoom_blur(images: Images, severity: int, rng: np.random.Generator) -> Images
     total = np.zeros_like(levels)
     for factor in factors:
         total += separable(levels, zoom_matrix(height, float(factor)), zoom_matrix(width, float(factor)))
-    return truncate(pixels(total / len(factors)))
+    return truncate(pixels(total / np.float32(len(factors))))
 
 
 @lru_cache(maxsize=16)
@@ -94,4 +95,5 @@ def disk(radius: float, soft: float) -> Floats:
     tap = np.exp(-(np.arange(-1, 2) ** 2) / (2 * soft**2))
     kernel = correlate(inside / inside.sum(), np.outer(tap, tap) / tap.sum() ** 2)
     reach = int(np.abs(grid[np.flatnonzero(kernel.any(0))]).max())
-    return kernel[8 - reach : 9 + reach, 8 - reach : 9 + reach]
+    middle: Floats = kernel[8 - reach : 9 + reach, 8 - reach : 9 + reach]
+    return middle

@@ -17,7 +17,7 @@ PIXELATE = (0.95, 0.9, 0.85, 0.75, 0.65)
 
 
 def contrast(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """y = (x - m) k + m, with m the mean of each colour over the image."""
+    """Return (x - m) k + m, with m the mean of each colour over the image."""
     factor = np.float32(CONTRAST[severity - 1])
     mean = images.mean(axis=(1, 2), keepdims=True, dtype=np.float64).astype(np.float32)
     return truncate((images - mean) * factor + mean)
@@ -54,7 +54,8 @@ def pixelate(images: Images, severity: int, rng: np.random.Generator) -> Images:
     scale = PIXELATE[severity - 1]
     coarse = (int(width * scale), int(height * scale))
     box = Image.Resampling.BOX
-    return np.stack([Image.fromarray(image).resize(coarse, box).resize((width, height), box) for image in images])
+    small = (Image.fromarray(image).resize(coarse, box) for image in images)
+    return np.stack([np.asarray(each.resize((width, height), box)) for each in small])
 
 
 def _through_jpeg(image: Images, quality: int) -> Images:

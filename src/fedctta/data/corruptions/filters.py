@@ -34,7 +34,8 @@ def truncate(levels: NDArray[np.floating]) -> Images:
     The ten-thousandth keeps a whole level whole where float32 falls just short of it.
     """
     short = np.float32(1e-4 if levels.dtype == np.float32 else 0)
-    return np.clip(levels + short, 0, 255).astype(np.uint8)
+    cut: Images = np.clip(levels + short, 0, 255).astype(np.uint8)
+    return cut
 
 
 def planes(images: Images) -> Floats:
@@ -42,7 +43,7 @@ def planes(images: Images) -> Floats:
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32)
 
 
-def pixels(levels: Floats) -> Floats:
+def pixels(levels: _Levels) -> _Levels:
     """Put the colours last again: [n, 3, h, w] -> [n, h, w, 3]."""
     return levels.transpose(0, 2, 3, 1)
 

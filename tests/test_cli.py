@@ -1,0 +1,167 @@
+"""The command, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from fedctta.cli import app, main
+
+QUICK = ["dataset=shapes-c", "domains=fog+contrast", "niid.clusters=2", "clients=4", "slots=2", "device=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """An empty cache and an empty folder to work in."""
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(monkeypatch, capsys, *words):
+    """Run the command in this process; return (exit code, standard output, standard error)."""
+    monkeypatch.setattr(sys, "argv", ["fedctta", *words])
+    with pytest.raises(SystemExit) as done:
+        main()
+    told = capsys.readouterr()
+    return done.value.code or 0, told.out, told.err
+
+
+def test_run_prints_a_table_and_writes_report_and_json(home):
+    words = ["run", *QUICK, "aggregator=local,fedctta", "seed=0,1", "--out", "here", "--json", "numbers.json", "-q"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "FedCTTA" in result.output
+    assert (home / "here" / "report.html").stat().st_size > 10_000
+    runs = json.loads((home / "numbers.json").read_text())["runs"]
+    assert [(r["aggregator"], r["seed"]) for r in runs] == [("local", 0), ("local", 1), ("fedctta", 0), ("fedctta", 1)]
+    assert all(r["rounds"] == 4 and r["model"] == "resnet8-w16" for r in runs)
+    assert not list(home.rglob("*.part"))
+
+
+def test_methods_lists_everything_and_calls_the_oracle_no_method():
+    told = CliRunner().invoke(app, ["methods"], catch_exceptions=False).output
+    for name in ("bn", "grad", "fedavg", "fedctta", "niid", "case-fedctta", "resnet8", "wrn-28-10", "demo"):
+        assert name in told
+    before, after = told.split("upper bounds")
+    assert "oracle" not in before
+    assert "oracle" in after
+
+
+def test_data_lists_and_checks(home):
+    told = CliRunner().invoke(app, ["data"], catch_exceptions=False).output
+    assert "embedded" in told
+    assert "missing" in told
+    assert "nothing is cached" in CliRunner().invoke(app, ["data", "check"], catch_exceptions=False).output
+    CliRunner().invoke(app, ["data", "fetch", "shapes-c"], catch_exceptions=False)
+    assert "ok" in CliRunner().invoke(app, ["data", "check"], catch_exceptions=False).output
+
+
+def test_damage_is_found_told_and_repaired(home, monkeypatch, capsys):
+    CliRunner().invoke(app, ["data", "fetch", "shapes-c"], catch_exceptions=False)
+    victim = next((home / "home" / "shapes-c").glob("fog*.npy"))
+    content = bytearray(victim.read_bytes())
+    content[-1] ^= 1
+    victim.write_bytes(content)
+    code, _, told = call(monkeypatch, capsys, "data", "check")
+    assert code == 2
+    assert "--repair" in told
+    CliRunner().invoke(app, ["data", "check", "--repair"], catch_exceptions=False)
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "aggregater=local"], "did you mean aggregator"),
+        (["run", "aggregator=fedcta"], "did you mean fedctta"),
+        (["run", "adapter=bm"], "unknown adapter"),
+        (["run", "stream=nid"], "did you mean niid"),
+        (["run", "fedctta.temprature=1"], "did you mean temperature"),
+        (["run", "fedctta.temperature=warm"], "is not a number"),
+        (["run", "fedctta.temperature=0"], "must be above 0"),
+        (["run", "demmo"], "did you mean demo"),
+        (["run", "dataset=shapes-c", "batch=1"], "batch=2 or more"),
+        (["run", "dataset=shapes-c", "clients=5000"], "fewer clients"),
+        (["run", "dataset=shapes-c", "severity=9"], "use 1 to 5"),
+        (["run", "dataset=shapes-c", "weights=nowhere.safetensors"], "no weights at nowhere.safetensors"),
+        (["run", "dataset=shapes-c", "model=resnet9"], "did you mean resnext29 or resnet8"),
+        (["run", "dataset=shapez-c"], "did you mean shapes-c"),
+        (["run", "dataset=cifar10-c", "folder=nowhere"], "there is no folder nowhere"),
+        (["run", "dataset=shapes-c", "domains=fogg"], "did you mean fog"),
+        (["run", "dataset=shapes-c", "stream=custom"], "add custom.file=PATH"),
+        (["run", "dataset=shapes-c", "--out", "/proc/nowhere"], "cannot write"),
+        (["run", "seed"], "unknown preset 'seed'"),
+        (["pretrain", "model=resnet8", "datasett=shapes"], "did you mean dataset"),
+        (["pretrain", "dataset=shapes", "epochs=-1"], "epochs"),
+        (["data", "fetch", "cifar11"], "did you mean cifar10"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line_and_exit_code_2(words, said, home, monkeypatch, capsys):
+    code, out, told = call(monkeypatch, capsys, *words)
+    assert code == 2
+    assert said in told
+    assert told.startswith("fedctta: ")
+    assert told.count("\n") == 1
+    assert "Traceback" not in out + told
+    assert not list(home.rglob("*.part"))
+
+
+def test_a_damaged_cache_is_told(home, monkeypatch, capsys):
+    CliRunner().invoke(app, ["data", "fetch", "shapes-c"], catch_exceptions=False)
+    victim = next((home / "home" / "shapes-c").glob("fog*.npy"))
+    victim.write_bytes(victim.read_bytes()[:1000])
+    code, _, told = call(monkeypatch, capsys, "run", *QUICK, "-q")
+    assert code == 2
+    assert "fedctta data check --repair" in told
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, _, told = call(monkeypatch, capsys, "run", "dataset=shapes-c", "device=cuda")
+    assert code == 2
+    assert "device=cpu" in told
+
+
+def test_pretraining_writes_weights_and_a_card(home, monkeypatch):
+    words = ["pretrain", "model=resnet8-w16", "dataset=shapes", "epochs=1", "batch=1000", "out=mine.safetensors"]
+    told = CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert "clean accuracy" in told
+    card = json.loads((home / "mine.json").read_text())
+    assert card["recipe"]["epochs"] == 1
+    assert len(card["accuracy_by_corruption"]) == 15
+    words = ["run", *QUICK, "weights=mine.safetensors", "-q"]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+
+
+def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_numbers(home):
+    words = [sys.executable, "-m", "fedctta", "run", *QUICK[:-2], "slots=40", "batch=5", "device=cpu", "-q"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*words, "--out", "whole", "--json", "whole.json"], env=environment, timeout=120, check=True)
+    process = subprocess.Popen([*words, "--out", "broken"], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        for _ in range(600):
+            if (home / "broken" / "runs").is_dir() or process.poll() is not None:
+                break
+            time.sleep(0.05)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    if process.returncode != 0:  # it may have been quicker than the signal
+        assert process.returncode == 130
+        assert "--resume" in told
+    resumed = [*words, "--out", "broken", "--resume", "--json", "broken.json"]
+    subprocess.run(resumed, env=environment, timeout=120, check=True)
+    whole, broken = (json.loads((home / f"{n}.json").read_text())["runs"][0] for n in ("whole", "broken"))
+    for key in ("accuracy", "accuracy_by_slot", "accuracy_by_client", "same_domain_weight", "bytes_up"):
+        assert whole[key] == broken[key]

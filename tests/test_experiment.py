@@ -1,0 +1,203 @@
+"""From a description to a result, on tiny data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+import fedctta
+from fedctta.aggregators.fedctta import FedCTTA
+from fedctta.data.corrupted import Domains
+from fedctta.errors import UserError
+from fedctta.experiment import _Workshop, run
+from fedctta.settings import Experiment
+
+SMALL = {"clients": 4, "slots": 3, "batch": 4, "niid.clusters": 2, "device": "cpu"}
+
+
+@pytest.fixture
+def play(domains, tiny_module):
+    def play(**values):
+        return run(**{"dataset": domains, "model": tiny_module, **SMALL, **values})
+
+    return play
+
+
+def test_every_combination_is_run_once_on_the_same_stream(play):
+    result = play(adapter=["none", "bn"], aggregator=["local", "fedavg", "oracle"], seed=[0, 1])
+    names = [(s["adapter"], s["aggregator"], s["seed"]) for s in result.summaries()]
+    assert len(names) == len(set(names)) == 8  # without adaptation there is nothing to aggregate
+    for seed in (0, 1):
+        shown = [r for r in result if r.settings["seed"] == seed]
+        assert all((r.domain == shown[0].domain).all() for r in shown)
+
+
+def test_the_summary_holds_what_was_promised(play):
+    (summary,) = play(aggregator="fedctta").summaries()
+    promised = """dataset model adapter aggregator stream seed rounds images accuracy accuracy_by_domain
+        accuracy_by_client accuracy_by_slot same_domain_weight bytes_up bytes_down seconds peak_memory_mb"""
+    assert set(promised.split()) <= set(summary)
+    assert summary["rounds"] == 9
+    assert summary["images"] == 9 * 4 * 4
+    assert 0 <= summary["accuracy"] <= 1
+    assert np.isclose(summary["accuracy"], np.mean(summary["accuracy_by_slot"]))
+    assert np.isclose(summary["accuracy"], np.mean(summary["accuracy_by_client"]))
+    assert set(summary["accuracy_by_domain"]) == {"d0", "d1", "d2"}
+    assert summary["fedctta"]["metric"] == "euclid"
+    assert summary["sh"] == 0.5
+
+
+def test_a_result_has_tables_matrices_and_a_plot(play, tmp_path):
+    result = play(aggregator=["local", "fedctta"])
+    assert [row.label for row in result.table().rows] == ["Local", "FedCTTA"]
+    assert result.records[1].collaboration.shape == (9, 4, 4)
+    assert np.allclose(result.records[1].collaboration.sum(2), 1, atol=1e-6)
+    assert isinstance(result.plot(), Figure)
+    page = result.write_report(tmp_path)
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    result.write_json(tmp_path / "x.json")
+    assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) == 2
+
+
+def test_methods_may_be_objects(play):
+    named = play(**{"aggregator": "fedctta", "fedctta.temperature": 0.5})
+    given = play(aggregator=FedCTTA(temperature=0.5))
+    assert given.summaries()[0]["fedctta"] == named.summaries()[0]["fedctta"]
+    assert (given.records[0].correct == named.records[0].correct).all()
+    with pytest.raises(UserError, match="twice"):
+        play(aggregator=[FedCTTA(), FedCTTA(ema=0.5)])
+
+
+def test_a_method_of_ones_own_is_one_class(play):
+    @dataclass(frozen=True)
+    class Half(fedctta.Aggregator):
+        """Keep a share of oneself."""
+
+        name: ClassVar[str] = "half"
+        share: float = 0.5
+
+        def collaborate(self, server, uploads, memory):
+            n = len(uploads.active)
+            return self.share * torch.eye(n) + (1 - self.share) / n, memory
+
+    result = play(aggregator=Half(share=0.25))
+    assert result.summaries()[0]["half"] == {"share": 0.25}
+    assert result.records[0].collaboration[0, 0, 0] == pytest.approx(0.25 + 0.75 / 4)
+
+
+def test_finished_runs_are_kept_and_interrupted_ones_resumed(play, tmp_path, monkeypatch):
+    first = play(aggregator=["local", "fedavg"], out=tmp_path)
+    monkeypatch.setattr("fedctta.experiment.simulate", None)  # nothing may be played again
+    again = play(aggregator=["local", "fedavg"], out=tmp_path, resume=True)
+    assert again.summaries() == first.summaries()
+
+
+def test_a_record_is_not_taken_for_that_of_another_model(play, tmp_path, tiny_module):
+    before = play(aggregator="local", out=tmp_path)
+    with torch.no_grad():
+        tiny_module[5].bias += torch.tensor([100.0, 0, 0])
+    after = play(aggregator="local", out=tmp_path, resume=True)
+    assert (before.records[0].correct != after.records[0].correct).any()
+
+
+def test_the_same_seed_gives_the_same_numbers(play):
+    one, two, other = play(seed=3), play(seed=3), play(seed=4)
+    assert (one.records[0].correct == two.records[0].correct).all()
+    assert (one.records[0].correct != other.records[0].correct).any()
+
+
+def changed(domains, images):
+    return Domains(domains.names, {**domains.images, "d1": images}, domains.labels, domains.classes, ())
+
+
+def test_images_of_another_kind_are_refused(domains, play):
+    good = domains.images["d1"]
+    spoilt = good.astype(np.float32)
+    spoilt[0, 0, 0, 0] = np.nan
+    for images, said in [
+        (good.astype(np.float32), "are float32: give uint8"),
+        (spoilt, "hold NaN: give uint8"),
+        (good[..., :1], r"have shape \(48, 8, 8, 1\)"),
+        (good[:40], r"have shape \(40, 8, 8, 3\)"),
+        (np.zeros((48, 9, 9, 3), np.uint8), "different sizes"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            play(dataset=changed(domains, images))
+
+
+def test_a_model_that_does_not_fit_is_refused(play):
+    with pytest.raises(UserError, match="3 classes"):
+        play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 7)))
+    with pytest.raises(UserError, match="cannot take images of 8x8x3"):
+        play(model=nn.Sequential(nn.Flatten(), nn.Linear(100, 3)))
+    with pytest.raises(UserError, match="needs BatchNorm"):
+        play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
+
+
+def test_wrong_numbers_are_refused_before_anything_runs(play):
+    with pytest.raises(UserError, match="batch=2 or more"):
+        play(batch=1)
+    with pytest.raises(UserError, match="fewer clients"):
+        play(clients=1000)
+    with pytest.raises(UserError, match="at least 1"):
+        play(interval=0)
+    with pytest.raises(UserError, match="did you mean fedctta"):
+        play(aggregator="fedcta")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_told(play):
+    with pytest.raises(UserError, match="no CUDA GPU"):
+        play(device="cuda")
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(play, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedctta.experiment.simulate", None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        play(out=tmp_path / "file")
+
+
+def test_slots_fill_the_data_up_to_the_papers_fifty(domains):
+    from fedctta.experiment import _affordable_slots
+
+    assert _affordable_slots(domains, 4, Experiment(batch=4)) == 3
+    assert _affordable_slots(domains, 4, Experiment(batch=4, samples="overlap")) == 12
+    big = Domains(domains.names, domains.images, np.zeros(10_000, np.int64), domains.classes, ())
+    assert _affordable_slots(big, 20, Experiment(batch=10)) == 50
+
+
+def test_a_model_may_be_imported_by_name(play, tmp_path, monkeypatch):
+    (tmp_path / "my_model_for_a_test.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 3, 8), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 3))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert len(play(model="my_model_for_a_test:make")) == 1
+    with pytest.raises(UserError, match="write module:function"):
+        play(model="my_model_for_a_test:nothing")
+
+
+def test_public_images_are_clean_ones():
+    from fedctta.data.shapes import load
+    from fedctta.experiment import _public_images
+
+    images = _public_images(Experiment(dataset="shapes-c"), 5, torch.device("cpu"))
+    assert images.shape == (5, 3, 32, 32)
+    assert (images[0].movedim(0, -1).mul(255).round().numpy() == load("test").images[0]).all()
+
+
+def test_data_and_models_are_loaded_once(domains, tiny_module):
+    workshop = _Workshop({"dataset": domains, "model": tiny_module})
+    experiment = Experiment(dataset="domains", model="sequential", stream="iid", clients=4, slots=3, batch=4)
+    first, _, _ = workshop.assemble(experiment, torch.device("cpu"))
+    second, _, _ = workshop.assemble(experiment, torch.device("cpu"))
+    assert first.network is second.network

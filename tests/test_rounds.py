@@ -1,0 +1,219 @@
+"""The round, its bookkeeping, and its place in a stream."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from fedctta.adapters import adapters
+from fedctta.aggregators import Aggregator, Server, aggregators
+from fedctta.clients import choose_lift
+from fedctta.errors import UserError
+from fedctta.models.inputs import to_input
+from fedctta.rounds import Federation, bytes_each, simulate
+from fedctta.streams import Stream, build
+from fedctta.streams.clusters import NIID
+from fedctta.streams.custom import Custom
+
+
+def federation(network, adapter="bn", aggregator="fedavg", clients=4, lift="auto", interval=1, **parameters):
+    method = adapters.create(adapter)
+    server_method = aggregator if isinstance(aggregator, Aggregator) else aggregators.create(aggregator, parameters)
+    lifter = choose_lift(lift, network, method.init(network))
+    server = Server(network, lifter, 0, (3, 8, 8), clients, lambda count: torch.zeros(count, 3, 8, 8))
+    return Federation(network, method, server_method, server, lifter, interval)
+
+
+@pytest.fixture
+def stream(domains):
+    return build(NIID(clusters=2), domains, clients=4, slots=3, batch=4, seed=0)
+
+
+def seen_by(stream, t, network):
+    slot = stream.slot(t)
+    return to_input(slot.images, network.device), torch.from_numpy(slot.labels)
+
+
+def test_fedavg_predicts_with_the_mean_of_all_statistics(tiny_network, stream):
+    """One round by hand: batch statistics of every client, averaged, then used by all."""
+    x, labels = seen_by(stream, 0, tiny_network)
+    bn = adapters.create("bn")
+    with torch.no_grad():
+        each = [bn.adapt(tiny_network, bn.init(tiny_network), batch).own for batch in x]
+        mean = {name: torch.stack([own[name] for own in each]).mean(0) for name in each[0]}
+        expected = [(tiny_network(mean, batch).logits.argmax(1) == y).sum() for batch, y in zip(x, labels, strict=True)]
+    tally = simulate(federation(tiny_network), stream)
+    assert tally.correct[0].tolist() == [int(hits) for hits in expected]
+
+
+def test_local_is_every_client_alone(tiny_network, stream):
+    together = simulate(federation(tiny_network, aggregator="local"), stream)
+    for i in range(4):
+        alone = Stream(stream.data, stream.domain[:, [i]], stream.samples[[i]], stream.visit[:, [i]])
+        single = simulate(federation(tiny_network, aggregator="local", clients=1), alone)
+        assert single.correct[:, 0].tolist() == together.correct[:, i].tolist()
+
+
+@pytest.mark.parametrize("adapter", ["bn", "grad"])
+@pytest.mark.parametrize("aggregator", ["fedavg", "fedctta", "oracle"])
+def test_lifting_does_not_change_a_run(adapter, aggregator, tiny_network, stream):
+    vmapped = simulate(federation(tiny_network, adapter, aggregator, lift="vmap"), stream)
+    looped = simulate(federation(tiny_network, adapter, aggregator, lift="loop"), stream)
+    assert vmapped.correct.tolist() == looped.correct.tolist()
+    torch.testing.assert_close(vmapped.matrices, looped.matrices, atol=1e-5, rtol=1e-4)
+
+
+def test_aggregation_every_few_rounds(tiny_network, stream):
+    tally = simulate(federation(tiny_network, interval=4), stream)
+    local = simulate(federation(tiny_network, aggregator="local"), stream)
+    assert tally.kept_rounds.tolist() == [3, 7]
+    alone = [t for t in range(len(stream)) if (t + 1) % 4]
+    assert tally.correct[alone].tolist() == local.correct[alone].tolist()
+
+
+def test_bytes_are_those_of_what_travels(tiny_network, stream):
+    floats = 2 * 4  # mean and variance of four channels
+    tally = simulate(federation(tiny_network), stream)
+    assert tally.bytes.tolist() == [9 * 4 * floats * 4] * 2
+    with_signal = simulate(federation(tiny_network, aggregator="fedctta", probe="batch"), stream)
+    assert with_signal.bytes.tolist() == [9 * 4 * (floats + 3) * 4, 9 * 4 * floats * 4]
+    assert simulate(federation(tiny_network, aggregator="local"), stream).bytes.tolist() == [0, 0]
+    assert simulate(federation(tiny_network, "none"), stream).bytes.tolist() == [0, 0]
+
+
+def test_bytes_each_counts_one_client():
+    assert bytes_each({"a": torch.zeros(5, 2, 3), "b": torch.zeros(5)}) == 28
+
+
+def test_weight_on_the_own_domain(tiny_network, stream):
+    assert simulate(federation(tiny_network, aggregator="oracle"), stream).same_domain_weight() == 1
+    assert simulate(federation(tiny_network), stream).same_domain_weight() == pytest.approx(0.5)
+
+
+class Nosy(Aggregator):
+    """Remembers what it was told."""
+
+    name = "nosy"
+
+    def __init__(self):
+        self.told = []
+
+    def collaborate(self, server, uploads, memory):
+        self.told.append(uploads)
+        return torch.eye(len(uploads.active)), memory
+
+
+def test_only_an_upper_bound_is_told_the_domains(tiny_network, stream):
+    nosy = Nosy()
+    simulate(federation(tiny_network, aggregator=nosy), stream)
+    assert all(uploads.domain is None for uploads in nosy.told)
+
+
+@pytest.fixture
+def sparse(domains, tmp_path):
+    """Client 1 is away at first, client 2 leaves early, and in slot 5 nobody is there."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[[group]]\nclients = 1\nvisits = [["d0", 5], ["absent", 1], ["d1", 2]]\n'
+        '[[group]]\nclients = 1\nvisits = [["absent", 3], ["d0", 2], ["absent", 1], ["d2", 2]]\n'
+        '[[group]]\nclients = 1\nvisits = [["d1", 4]]\n'
+    )
+    return build(Custom(file=str(plan)), domains, clients=3, slots=2, batch=3, seed=0)
+
+
+@pytest.mark.parametrize("aggregator", ["local", "fedavg", "fedctta", "oracle"])
+@pytest.mark.parametrize("adapter", ["none", "bn", "grad"])
+def test_absent_clients_are_left_out_and_keep_their_model(adapter, aggregator, tiny_network, sparse):
+    tally = simulate(federation(tiny_network, adapter, aggregator, clients=3), sparse)
+    assert (tally.seen() == np.where(sparse.domain < 0, 0, 3)).all()
+    assert (tally.correct.numpy() <= tally.seen()).all()
+    played = federation(tiny_network, adapter, aggregator, clients=3)
+    before = played.start()
+    slot = sparse.slot(0)
+    active = torch.from_numpy(slot.domain >= 0)
+    with torch.no_grad():
+        after, outcome = played.play(before, 0, to_input(slot.images), active, torch.from_numpy(slot.domain))
+    assert len(outcome.logits) == 2
+    for name, tensor in before.clients.own.items():
+        assert torch.equal(after.clients.own[name][1], tensor[1])
+    if outcome.collaboration is not None:
+        assert outcome.collaboration[1].tolist() == [0, 1, 0]
+        torch.testing.assert_close(outcome.collaboration.sum(1), torch.ones(3))
+
+
+class Stop(Exception):
+    """Ends a run from outside."""
+
+
+@pytest.mark.parametrize(("adapter", "aggregator"), [("bn", "fedctta"), ("grad", "fedctta"), ("grad", "local")])
+def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(adapter, aggregator, tiny_network, stream, tmp_path):
+    whole = simulate(federation(tiny_network, adapter, aggregator), stream)
+    place = tmp_path / "run.checkpoint"
+
+    def interrupt(t, tally):
+        if t == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(federation(tiny_network, adapter, aggregator), stream, checkpoint=place, on_round=interrupt)
+    rounds = []
+    resumed = simulate(
+        federation(tiny_network, adapter, aggregator),
+        stream,
+        checkpoint=place,
+        on_round=lambda t, tally: rounds.append(t),
+    )
+    assert rounds == [5, 6, 7, 8]
+    assert torch.equal(resumed.correct, whole.correct)
+    assert torch.equal(resumed.matrices, whole.matrices)
+    assert resumed.same_domain_weight() == whole.same_domain_weight()
+    assert resumed.bytes.tolist() == whole.bytes.tolist()
+
+
+def test_a_killed_run_continues_from_its_last_save(tiny_network, stream, tmp_path):
+    whole = simulate(federation(tiny_network), stream)
+    place = tmp_path / "run.checkpoint"
+
+    def die(t, tally):
+        if t == 6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        simulate(federation(tiny_network), stream, checkpoint=place, save_every=0, on_round=die)
+    assert torch.equal(simulate(federation(tiny_network), stream, checkpoint=place).correct, whole.correct)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tiny_network, stream, tmp_path):
+    place = tmp_path / "run.checkpoint"
+
+    def die(t, tally):
+        if t == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        simulate(federation(tiny_network), stream, checkpoint=place, save_every=0, on_round=die)
+    with pytest.raises(UserError, match="does not fit"):
+        simulate(federation(tiny_network, "grad"), stream, checkpoint=place)
+
+
+def test_outputs_that_are_not_finite_stop_the_run(tiny_network, stream):
+    tiny_network.state["5.bias"] = torch.full((3,), torch.nan)
+    with pytest.raises(UserError, match="NaN or infinite"):
+        simulate(federation(tiny_network), stream)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("adapter", ["bn", "grad"])
+def test_cuda_agrees_with_the_cpu(adapter, tiny_module, stream):
+    from fedctta.machine import exact_arithmetic
+    from fedctta.network import Network
+
+    with exact_arithmetic():
+        there = simulate(federation(Network(tiny_module, "cuda"), adapter, "fedctta"), stream)
+        here = simulate(federation(Network(tiny_module, "cpu"), adapter, "fedctta"), stream)
+    torch.testing.assert_close(there.matrices.cpu(), here.matrices, atol=1e-4, rtol=1e-3)
+    assert (there.correct.cpu() - here.correct).abs().sum() <= 1
