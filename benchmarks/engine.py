@@ -61,7 +61,7 @@ def federation(module: nn.Module, adapter: str, aggregator: str, device: torch.d
     network, method = Network(module, device), adapters.create(adapter)
     lift = choose_lift("auto", network, method.init(network))
     server = Server(network, lift, 0, (3, 32, 32), CLIENTS, lambda count: torch.zeros(count, 3, 32, 32))
-    return Federation(network, method, aggregators.create(aggregator), server, lift)
+    return Federation(method, aggregators.create(aggregator), server)
 
 
 @torch.no_grad()

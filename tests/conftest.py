@@ -10,8 +10,11 @@ import torch
 from hypothesis import settings
 from torch import nn
 
+from fedctta.adapters import adapters
+from fedctta.aggregators import aggregators
 from fedctta.data.corrupted import Domains
 from fedctta.network import Network
+from fedctta.streams import schedules
 
 settings.register_profile("fedctta", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("fedctta")
@@ -26,6 +29,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> torch.device:
     return torch.device(pytestconfig.getoption("--device"))
+
+
+@pytest.fixture(autouse=True)
+def no_lasting_methods():
+    """Forget the methods a test registers."""
+    registries = (adapters, aggregators, schedules)
+    kept = [dict(registry.classes()) for registry in registries]
+    yield
+    for registry, classes in zip(registries, kept, strict=True):
+        registry._classes = classes
 
 
 def random_domains(domains: int = 3, images: int = 48, side: int = 8, seed: int = 0) -> Domains:

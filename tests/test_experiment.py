@@ -16,8 +16,7 @@ import fedctta
 from fedctta.aggregators.fedctta import FedCTTA
 from fedctta.data.corrupted import Domains
 from fedctta.errors import UserError
-from fedctta.experiment import _Workshop, run
-from fedctta.settings import Experiment
+from fedctta.experiment import run
 
 SMALL = {"clients": 4, "slots": 3, "batch": 4, "niid.clusters": 2, "device": "cpu"}
 
@@ -90,6 +89,17 @@ def test_a_method_of_ones_own_is_one_class(play):
     result = play(aggregator=Half(share=0.25))
     assert result.summaries()[0]["half"] == {"share": 0.25}
     assert result.records[0].collaboration[0, 0, 0] == pytest.approx(0.25 + 0.75 / 4)
+
+
+def test_a_method_cannot_take_the_name_of_one_of_the_packages(play):
+    @dataclass(frozen=True)
+    class Mine(fedctta.Aggregator):
+        """Not the real one."""
+
+        name: ClassVar[str] = "fedavg"
+
+    with pytest.raises(UserError, match=r"give .*Mine another name"):
+        play(aggregator=Mine())
 
 
 def test_finished_runs_are_kept_and_interrupted_ones_resumed(play, tmp_path, monkeypatch):
@@ -165,15 +175,6 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(play, tmp_
         play(out=tmp_path / "file")
 
 
-def test_slots_fill_the_data_up_to_the_papers_fifty(domains):
-    from fedctta.experiment import _affordable_slots
-
-    assert _affordable_slots(domains, 4, Experiment(batch=4)) == 3
-    assert _affordable_slots(domains, 4, Experiment(batch=4, samples="overlap")) == 12
-    big = Domains(domains.names, domains.images, np.zeros(10_000, np.int64), domains.classes, ())
-    assert _affordable_slots(big, 20, Experiment(batch=10)) == 50
-
-
 def test_a_model_may_be_imported_by_name(play, tmp_path, monkeypatch):
     (tmp_path / "my_model_for_a_test.py").write_text(
         "from torch import nn\n"
@@ -184,20 +185,3 @@ def test_a_model_may_be_imported_by_name(play, tmp_path, monkeypatch):
     assert len(play(model="my_model_for_a_test:make")) == 1
     with pytest.raises(UserError, match="write module:function"):
         play(model="my_model_for_a_test:nothing")
-
-
-def test_public_images_are_clean_ones():
-    from fedctta.data.shapes import load
-    from fedctta.experiment import _public_images
-
-    images = _public_images(Experiment(dataset="shapes-c"), 5, torch.device("cpu"))
-    assert images.shape == (5, 3, 32, 32)
-    assert (images[0].movedim(0, -1).mul(255).round().numpy() == load("test").images[0]).all()
-
-
-def test_data_and_models_are_loaded_once(domains, tiny_module):
-    workshop = _Workshop({"dataset": domains, "model": tiny_module})
-    experiment = Experiment(dataset="domains", model="sequential", stream="iid", clients=4, slots=3, batch=4)
-    first, _, _ = workshop.assemble(experiment, torch.device("cpu"))
-    second, _, _ = workshop.assemble(experiment, torch.device("cpu"))
-    assert first.network is second.network

@@ -25,6 +25,7 @@ LAYERS = (
     ("records",),
     ("report",),
     ("settings", "machine", "progress"),
+    ("workshop",),
     ("pretraining", "experiment"),
     ("cli",),
     ("__main__",),

@@ -89,13 +89,19 @@ def test_installed_plugins_are_found(methods, monkeypatch):
     assert groups == ["a_package"]
 
 
-def test_a_class_registered_by_hand_wins_over_a_found_one(methods):
-    @methods.register
+def sample(methods, label):
     @dataclass(frozen=True)
     class Mine:
-        name: ClassVar[str] = "found"
+        name: ClassVar[str] = label
 
-    assert methods.classes()["found"] is Mine
+    return methods.register(Mine)
+
+
+def test_a_class_of_the_users_may_be_defined_again_but_not_hide_one_of_the_packages(methods):
+    first, again = sample(methods, "mine"), sample(methods, "mine")
+    assert methods.classes()["mine"] is again is not first
+    with pytest.raises(UserError, match="'found' is one of the package's own"):
+        sample(methods, "found")
 
 
 def test_a_class_must_bring_its_own_name(methods):

@@ -25,7 +25,7 @@ def federation(network, adapter="bn", aggregator="fedavg", clients=4, lift="auto
     server_method = aggregator if isinstance(aggregator, Aggregator) else aggregators.create(aggregator, parameters)
     lifter = choose_lift(lift, network, method.init(network))
     server = Server(network, lifter, 0, (3, 8, 8), clients, lambda count: torch.zeros(count, 3, 8, 8))
-    return Federation(network, method, server_method, server, lifter, interval)
+    return Federation(method, server_method, server, interval)
 
 
 @pytest.fixture

@@ -32,13 +32,15 @@ def stack(client: Client, count: int) -> Client:
     return tree_map(lambda t: t.expand(count, *t.shape).contiguous(), client)  # type: ignore[no-any-return]
 
 
-def take(clients: Client, who: Tensor) -> Client:
-    """Return the clients with the given indices."""
+def take(clients: Client, who: Tensor | slice) -> Client:
+    """Return the clients with the given indices; the slice `:` is everybody, without a copy."""
     return tree_map(lambda t: t[who], clients)  # type: ignore[no-any-return]
 
 
-def put(clients: Client, who: Tensor, changed: Client) -> Client:
+def put(clients: Client, who: Tensor | slice, changed: Client) -> Client:
     """Return all clients, with those at the given indices replaced."""
+    if isinstance(who, slice):
+        return changed
     return tree_map(lambda t, new: t.index_copy(0, who, new), clients, changed)  # type: ignore[no-any-return]
 
 
@@ -48,7 +50,7 @@ def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_chunked_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lift with vmap, ten clients at a time: on a CPU, clients with convolutions of their own then stay in its cache."""
+    """Lift with vmap, ten clients at a time: on a CPU, clients that own convolutions then stay in its cache."""
     return torch.func.vmap(function, chunk_size=10)
 
 

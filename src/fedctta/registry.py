@@ -32,8 +32,12 @@ class Registry(Generic[T]):
         self._searched = False
 
     def register(self, cls: type[T]) -> type[T]:
-        """Add one class; usable as a decorator."""
-        self._classes[own_name(cls)] = cls
+        """Add one class; usable as a decorator. It may replace an earlier one of the user's, not one of the package."""
+        name = own_name(cls)
+        known = self.classes().get(name)
+        if known not in (None, cls) and known.__module__.startswith(f"{self.package}."):
+            raise UserError(f"{self.kind} {name!r} is one of the package's own: give {cls.__qualname__} another name")
+        self._classes[name] = cls
         return cls
 
     def classes(self) -> Mapping[str, type[T]]:

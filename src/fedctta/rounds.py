@@ -21,7 +21,7 @@ from torch import Tensor
 from fedctta.adapters import Adapter
 from fedctta.aggregators import Aggregator, Server, Uploads, mix, restrict
 from fedctta.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
-from fedctta.clients import Client, Lifter, put, stack, take
+from fedctta.clients import Client, put, stack, take
 from fedctta.errors import UserError
 from fedctta.models.inputs import to_input
 from fedctta.network import Network, Tensors
@@ -47,14 +47,17 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Federation:
-    """A network with a client method and a server method."""
+    """A client method and a server method, and the server they meet at."""
 
-    network: Network
     adapter: Adapter
     aggregator: Aggregator
     server: Server
-    lift: Lifter
     interval: int = 1
+
+    @property
+    def network(self) -> Network:
+        """The model's function."""
+        return self.server.network
 
     def start(self) -> State:
         """Return the state before the first round: every client holds the source model."""
@@ -63,22 +66,20 @@ class Federation:
 
     def aggregations(self, rounds: int) -> NDArray[np.int64]:
         """Return the rounds that end with an aggregation."""
-        nothing = not self.aggregator.communicates or not self.adapter.init(self.network).own
-        return np.arange(0 if nothing else self.interval - 1, 0 if nothing else rounds, self.interval)
+        return np.arange(self.interval - 1, rounds if self.aggregator.communicates else 0, self.interval)
 
     def play(self, state: State, t: int, x: Tensor, active: Tensor, domain: Tensor | None) -> tuple[State, Outcome]:
         """Play round t on the active clients' batches x[A, B, ...]. `domain` is for an upper bound only."""
-        adapt = self.lift(partial(self.adapter.adapt, self.network))
-        predict = self.lift(partial(self.adapter.predict, self.network))
+        lift, network = self.server.lift, self.network
         everyone = len(x) == len(active)
-        who = active.nonzero().squeeze(1)
+        who = slice(None) if everyone else active.nonzero().squeeze(1)
 
-        present = adapt(state.clients if everyone else take(state.clients, who), x)
-        clients = present if everyone else put(state.clients, who, present)
+        present = lift(partial(self.adapter.adapt, network))(take(state.clients, who), x)
+        clients = put(state.clients, who, present)
 
         memory, weights, up, down = state.memory, None, 0, 0
-        if self.aggregator.communicates and (t + 1) % self.interval == 0 and clients.own:
-            signals = self.lift(partial(self.aggregator.signal, self.network))(present, x)
+        if self.aggregator.communicates and (t + 1) % self.interval == 0:
+            signals = lift(partial(self.aggregator.signal, network))(present, x)
             if not everyone:
                 signals = {n: s.new_zeros(len(active), *s.shape[1:]).index_copy(0, who, s) for n, s in signals.items()}
             uploads = Uploads(clients.own, signals, active, domain)
@@ -88,7 +89,7 @@ class Federation:
             down = len(x) * bytes_each(clients.own)
             up = down + len(x) * bytes_each(signals)
 
-        logits = predict(clients if everyone else take(clients, who), x)
+        logits = lift(partial(self.adapter.predict, network))(take(clients, who), x)
         return State(clients, memory), Outcome(logits, weights, up, down)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedctta.adapters import adapters
 from fedctta.clients import by_loop, by_vmap, stack, take
+from fedctta.machine import exact_arithmetic
 from fedctta.models import build
 from fedctta.network import Network
 
@@ -40,6 +41,14 @@ def play(adapter, network, lift, device):
     return torch.stack(logits), clients
 
 
+@pytest.fixture
+def exact():
+    """As in a run: full float32 on CUDA too."""
+    with exact_arithmetic():
+        yield
+
+
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("device", ["cpu", gpu])
 def test_vmapped_equals_looped_equals_alone(adapter, device):
     network = Network(build("resnet8-w16", 10, seed=1), device)

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedctta.data import cache, catalogue, cifar, corrupted, shapes
+from fedctta.data import cache, catalogue, corrupted, shapes
+from fedctta.data.editions import CIFAR100
 from fedctta.errors import UserError
 
 SMALL = shapes.draw(12, 0)
@@ -48,7 +49,7 @@ def test_load_finds_each_set_by_name(home: Path, tmp_path: Path):
     cache.save_images(home / "cifar100", "test", SMALL)
     data = catalogue.load("cifar100", "test")
     np.testing.assert_array_equal(data.images, SMALL.images)
-    assert data.classes == cifar.CIFAR100.classes
+    assert data.classes == CIFAR100.classes
     with pytest.raises(UserError, match="did you mean shapes"):
         catalogue.load("shape", "test")
 

@@ -8,6 +8,7 @@ import pytest
 from fedctta.data import cache, cifar, corrupted, shapes
 from fedctta.data.corruptions import BENCHMARK, VERSION, corrupt
 from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, stand_in
+from fedctta.data.editions import CIFAR10
 from fedctta.errors import UserError
 
 CLEAN = shapes.draw(12, 0)
@@ -135,7 +136,7 @@ def test_official_files_are_used_as_they_are(tmp_path: Path, inside: str, severi
     arrays = official(tmp_path / "official" / inside)
     domains = corrupted.load_domains("cifar10-c", severity, names=("frost", "fog"), folder=tmp_path / "official")
     assert domains.names == ("frost", "fog")
-    assert domains.classes == cifar.CIFAR10.classes
+    assert domains.classes == CIFAR10.classes
     assert domains.labels.dtype == np.int64
     np.testing.assert_array_equal(domains.labels, np.arange(4))
     for name in domains.names:

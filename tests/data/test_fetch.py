@@ -133,19 +133,3 @@ def test_no_npm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no npm command"):
         fetch.npm_package("thing", "1.2", INTEGRITY, tmp_path, False)
-
-
-def test_say_is_silent_on_request(capsys: pytest.CaptureFixture[str]):
-    fetch.say("[one] line")
-    fetch.say("not this", False)
-    assert capsys.readouterr() == ("", "[one] line\n")
-
-
-def test_a_bar_is_shown_on_request_only(capsys: pytest.CaptureFixture[str]):
-    for progress in (None, False):
-        with fetch.bar("quiet", 2, progress) as advance:
-            advance(2)
-    assert capsys.readouterr().err == ""
-    with fetch.bar("loud", 2, True) as advance:
-        advance(2)
-    assert "loud" in capsys.readouterr().err

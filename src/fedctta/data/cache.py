@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,13 @@ def file_digest(path: Path, algorithm: str) -> bytes:
         return hashlib.file_digest(file, algorithm).digest()
 
 
-def require_writable(folder: Path) -> None:
-    """Make sure that `folder` can be written to, before anything costly is done to fill it."""
+@contextmanager
+def saying_how_to_choose() -> Iterator[None]:
+    """Add to any `UserError` of the block, which says to choose another folder, how one chooses the cache."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = f"cannot write to {folder}: {error.strerror}"
-        raise UserError(f"{reason}; set FEDCTTA_HOME to a folder you may write to") from error
+        yield
+    except UserError as error:
+        raise UserError(f"{error}, by setting FEDCTTA_HOME") from error
 
 
 def _card(path: Path) -> Path:
@@ -80,14 +79,12 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write an array and then its card, each of them whole."""
     card = {"shape": array.shape, "dtype": str(array.dtype), "sha256": sha256(array)}
     try:
-        with whole(path) as part, part.open("wb") as file:
+        with saying_how_to_choose(), whole(path) as part, part.open("wb") as file:
             np.save(file, array, allow_pickle=False)
-        with whole(_card(path)) as part:
+        with saying_how_to_choose(), whole(_card(path)) as part:
             part.write_text(json.dumps(card))
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; set FEDCTTA_HOME to a folder with room") from error
-    except UserError as error:
-        raise UserError(f"{error}, by setting FEDCTTA_HOME") from error
 
 
 def has_array(path: Path) -> bool:

@@ -16,7 +16,8 @@ from fedctta.data import cifar, shapes
 from fedctta.data.cache import cache_dir, has_array, open_array, save_array
 from fedctta.data.corruptions import BENCHMARK, NAMES, VERSION, corrupt
 from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, frost_textures, stand_in
-from fedctta.data.fetch import bar
+from fedctta.data.editions import EDITIONS
+from fedctta.data.progress import bar
 from fedctta.errors import UserError, unknown
 
 SETS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C", "shapes-c": "shapes-c"}
@@ -106,7 +107,7 @@ def _read_official(name: str, folder: Path, severity: int, names: tuple[str, ...
         if len(array) != len(labels):
             raise UserError(f"{folder / each}.npy has {len(array)} images for {len(labels)} labels; get both anew")
     part = slice((severity - 1) * n, severity * n)
-    classes = cifar.EDITIONS[name.removesuffix("-c")].classes if name != "shapes-c" else tuple(shapes.KINDS)
+    classes = EDITIONS[name.removesuffix("-c")].classes if name != "shapes-c" else tuple(shapes.KINDS)
     views = {each: array[part] for each, array in images.items()}
     return Domains(names, views, labels[part].astype(np.int64), classes, (f"official files of {folder}",))
 

@@ -1,4 +1,4 @@
-"""Getting files from elsewhere: by URL, or from the npm registry; and telling the user while it happens."""
+"""Getting files from elsewhere: by URL, or from the npm registry."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 from fedctta.data.cache import file_digest
+from fedctta.data.progress import bar
 from fedctta.errors import UserError
 from fedctta.files import whole
 
@@ -23,30 +19,6 @@ TIMEOUT = 10.0
 """Seconds without an answer after which a server counts as out of reach."""
 
 CHUNK = 1 << 18
-
-
-def say(line: str, progress: bool | None = None) -> None:
-    """Print one line about what is happening to standard error, unless `progress` is False."""
-    if progress is not False:
-        Console(stderr=True).print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-@contextmanager
-def bar(label: str, total: float | None, progress: bool | None = None) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar while the block runs and give the function that advances it.
-
-    Args:
-        label: what is being done.
-        total: how much there is to do; None shows a spinner.
-        progress: False for no bar, True for one always, None for one where standard error is a terminal.
-    """
-    console = Console(stderr=True, force_terminal=progress or None)
-    hidden = progress is False or (progress is None and not console.is_terminal)
-    done = TextColumn("{task.percentage:>3.0f} %" if total else "")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), done, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=hidden) as shown:
-        task = shown.add_task(label, total=total)
-        yield lambda amount: shown.advance(task, amount)
 
 
 def download(url: str, path: Path, checksum: tuple[str, str], progress: bool | None = None) -> Path:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,12 @@ def reference():
 
 @pytest.fixture(scope="session")
 def pictures():
-    """A function (n, height, width, seed) -> images: waves, a patch of flat colour, a black corner, some grain."""
+    """A function (n, height, width, seed) -> images: waves, a patch of flat colour, a black corner, some grain.
 
+    They are made once, and are read-only.
+    """
+
+    @cache
     def make(n, height=32, width=32, seed=0):
         rng = np.random.default_rng(seed)
         y, x = np.mgrid[:height, :width] / 32
@@ -35,7 +40,9 @@ def pictures():
             top, left = rng.integers(0, height // 2), rng.integers(0, width // 2)
             image[top : top + height // 3, left : left + width // 3] = rng.random(3)
             image[-3:, -3:], image[:2, :2], image[-3:, :3] = 0, 1, rng.random()
-        return (np.clip(out, 0, 1) * 255).astype(np.uint8)
+        images = (np.clip(out, 0, 1) * 255).astype(np.uint8)
+        images.flags.writeable = False
+        return images
 
     return make
 

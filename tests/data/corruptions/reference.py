@@ -13,9 +13,16 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import convolve, gaussian_filter, map_coordinates, zoom
 
+WHOLE = 1e-4
+"""How far below a whole level still counts as it, where the package filters in float32.
 
-def to_bytes(x):
-    return (np.clip(x, 0, 1) * 255).astype(np.uint8)
+Flat patches lie on whole levels, where the last bit of a sum decides whether a level is lost. Float64 and float32 lose
+different ones, and neither loss is the recipe's.
+"""
+
+
+def to_bytes(x, whole=0.0):
+    return (np.clip(x, 0, 1) * 255 + whole).astype(np.uint8)
 
 
 def blurred(x, sigma, mode="nearest", truncate=4.0):
@@ -57,7 +64,7 @@ def speckle_noise(image, severity, rng):
 
 
 def gaussian_blur(image, severity, rng):
-    return to_bytes(blurred(image / 255, pick(severity, 0.4, 0.6, 0.7, 0.8, 1.0)))
+    return to_bytes(blurred(image / 255, pick(severity, 0.4, 0.6, 0.7, 0.8, 1.0)), WHOLE)
 
 
 def defocus_blur(image, severity, rng):
@@ -73,11 +80,16 @@ def defocus_blur(image, severity, rng):
 
 
 def glass_blur(image, severity, rng):
-    sigma, times = pick(severity, (0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))
-    x = (blurred(image / 255, sigma) * 255).astype(np.uint8)
-    for _ in range(times):
-        x = glass_shuffle(x, rng.integers(-1, 1, size=(2, *x.shape[:2])))
-    return to_bytes(blurred(x / 255, sigma))
+    times = pick(severity, 1, 1, 1, 2, 2)
+    return glassed(image, severity, [rng.integers(-1, 1, size=(2, *image.shape[:2])) for _ in range(times)])
+
+
+def glassed(image, severity, walks):
+    sigma = pick(severity, 0.05, 0.25, 0.4, 0.25, 0.4)
+    x = to_bytes(blurred(image / 255, sigma), WHOLE)
+    for moves in walks:
+        x = glass_shuffle(x, moves)
+    return to_bytes(blurred(x / 255, sigma), WHOLE)
 
 
 def glass_shuffle(x, moves):
@@ -94,13 +106,13 @@ def smeared(x, radius, sigma, degrees):
     """One-sided motion blur of a float picture, edge repeated, rounded to whole levels."""
     height, width = x.shape[:2]
     weights = [math.exp(-i * i / (2 * sigma**2)) for i in range(2 * radius + 1)]
+    reach = 2 * radius
+    around = np.pad(x, [(reach, reach)] * 2 + [(0, 0)] * (x.ndim - 2), mode="edge")
     out = np.zeros(x.shape)
     for i, weight in enumerate(weights):
-        oy = math.ceil(i * math.sin(math.radians(degrees)) - 0.5)
-        ox = math.ceil(i * math.cos(math.radians(degrees)) - 0.5)
-        rows = np.clip(np.arange(height) + oy, 0, height - 1)
-        columns = np.clip(np.arange(width) + ox, 0, width - 1)
-        out += weight / sum(weights) * x[rows][:, columns]
+        top = reach + math.ceil(i * math.sin(math.radians(degrees)) - 0.5)
+        left = reach + math.ceil(i * math.cos(math.radians(degrees)) - 0.5)
+        out += weight / sum(weights) * around[top : top + height, left : left + width]
     return np.rint(out)
 
 
@@ -123,7 +135,7 @@ def zoom_blur(image, severity, rng):
     factors = np.arange(1, pick(severity, 1.06, 1.11, 1.16, 1.21, 1.26), 0.01)
     assert len(factors) == pick(severity, 7, 12, 16, 21, 26)
     x = image / 255
-    return to_bytes((x + sum(zoomed(x, factor) for factor in factors)) / (len(factors) + 1))
+    return to_bytes((x + sum(zoomed(x, factor) for factor in factors)) / (len(factors) + 1), WHOLE)
 
 
 # Weather
@@ -156,8 +168,9 @@ def frost(image, severity, rng, textures):
     return np.clip(mixed, 0, 255).astype(np.uint8)
 
 
-def plasma(size, decay, rng):
-    """Diamond-square on a torus, point by point."""
+def plasma(size, decay, draws):
+    """Diamond-square on a torus, point by point, from uniform draws in [0, 1), one a point."""
+    draws = iter(draws)
     field = [[0.0] * size for _ in range(size)]
     step, amplitude = size, 100.0
 
@@ -165,7 +178,6 @@ def plasma(size, decay, rng):
         total = sum(field[v % size][u % size] for v, u in neighbours)
         field[y][x] = total / 4 + amplitude * (2 * next(draws) - 1) * amplitude
 
-    draws = iter(rng.random(size * size).tolist())
     while step >= 2:
         half = step // 2
         for y in range(half, size, step):
@@ -185,7 +197,7 @@ def fog(image, severity, rng):
     strength, decay = pick(severity, (0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))
     x = image / 255
     assert x.shape[0] == x.shape[1]
-    hazy = x + strength * plasma(x.shape[0], decay, rng)[..., None]
+    hazy = x + strength * plasma(x.shape[0], decay, rng.random(x[..., 0].size).tolist())[..., None]
     return to_bytes(hazy * x.max() / (x.max() + strength))
 
 
@@ -251,7 +263,7 @@ def deformed(image, severity, moves, noise):
     for channel in np.moveaxis(image / 255, 2, 0):
         tilted = map_coordinates(channel, [sy, sx], order=1, mode="mirror")
         out.append(map_coordinates(tilted, [y + dy, x + dx], order=1, mode="reflect"))
-    return to_bytes(np.stack(out, axis=-1))
+    return to_bytes(np.stack(out, axis=-1), WHOLE)
 
 
 # Spatter

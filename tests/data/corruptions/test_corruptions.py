@@ -4,31 +4,29 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedctta.data import corruptions
 from fedctta.data.corruptions import BENCHMARK, DETERMINISTIC, EXTRA, NAMES, RANDOM, corrupt
-from fedctta.data.corruptions.textures import stand_in
 from fedctta.errors import UserError
 
 # The reference takes milliseconds an image here, so the fast tests compare fewer.
-COSTLY = {"fog": 300, "glass_blur": 400, "spatter": 150}
+COSTLY = {"fog": 300, "glass_blur": 400}
 
 
 def features(out, images):
     """Numbers [n, k] that describe each image's change: mean, spread, power at eight radii, a few quantiles."""
-    change = out.astype(float) - images
-    power = np.abs(np.fft.fft2(change.mean(axis=3))) ** 2
+    change = out.astype(np.int16) - images
+    colours = np.stack([change[..., colour].reshape(len(out), -1) for colour in range(3)], axis=1).astype(float)
+    power = np.abs(np.fft.fft2(colours.mean(axis=1).reshape(-1, 32, 32))).reshape(len(out), -1) ** 2
     frequency = np.fft.fftfreq(32) * 32
-    radius = np.hypot(frequency[:, None], frequency)
-    rings = [
-        (radius >= a) & (radius < b)
-        for a, b in zip((0, 1, 2, 4, 6, 8, 11, 14), (1, 2, 4, 6, 8, 11, 14, 24), strict=True)
-    ]
-    spectrum = np.stack([np.log1p(power[:, ring].mean(axis=1)) for ring in rings], axis=1)
-    quantiles = np.quantile(change, (0.01, 0.1, 0.9, 0.99), axis=(1, 2, 3)).T
-    return np.concatenate([change.mean(axis=(1, 2)), change.std(axis=(1, 2)), spectrum, quantiles], axis=1)
+    radius = np.hypot(frequency[:, None], frequency).ravel()
+    rings = np.digitize(radius, (1, 2, 4, 6, 8, 11, 14)) == np.arange(8)[:, None]
+    spectrum = np.log1p(power @ (rings / rings.sum(axis=1, keepdims=True)).T)
+    ordered = np.sort(change.reshape(len(out), -1), axis=1)
+    quantiles = np.quantile(ordered, (0.01, 0.1, 0.5, 0.9, 0.99), axis=1).T
+    return np.concatenate([colours.mean(axis=2), colours.std(axis=2), spectrum, quantiles], axis=1)
 
 
 def worst_score(out, expected, images):
@@ -38,7 +36,7 @@ def worst_score(out, expected, images):
 
 
 def compare(reference, pictures, textures, name, severity, count):
-    images = pictures(count, seed=severity)
+    images = pictures(1000, seed=severity)[:count]
     rng = np.random.default_rng([severity, zlib.crc32(name.encode())])
     expected = np.stack([reference.corrupted(each, name, severity, rng, textures) for each in images])
     return worst_score(corrupt(images, name, severity, 3, textures=textures), expected, images)
@@ -121,13 +119,15 @@ def test_a_chosen_number_of_threads_changes_nothing(pictures, monkeypatch):
 
 
 @given(height=st.integers(8, 75), width=st.integers(8, 75), name=st.sampled_from(NAMES), severity=st.integers(1, 5))
+@example(8, 8, "zoom_blur", 1)
 @settings(max_examples=80, deadline=None, derandomize=True)
-def test_any_size(height, width, name, severity):
+def test_any_size(textures, reference, height, width, name, severity):
     images = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), dtype=np.uint8)
-    out = corrupt(images, name, severity, textures=stand_in().images)
+    out = corrupt(images, name, severity, textures=textures)
     assert out.shape == images.shape
     assert out.dtype == np.uint8
-    assert not np.array_equal(out, images)
+    if np.array_equal(out, images):  # only what its recipe leaves: a zoom by less than half a pixel is none
+        np.testing.assert_array_equal([reference.corrupted(each, name, severity, None) for each in images], images)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,7 +140,8 @@ def test_odd_memory_layouts_and_no_images(name, pictures, textures):
     assert corrupt(images[:0], name, 2, textures=textures).shape == (0, 32, 32, 3)
 
 
-def test_black_and_white_images_survive(textures):
+def test_black_and_white_images_survive(textures, monkeypatch):
+    monkeypatch.setattr(corruptions, "_BLOCK_PIXELS", 3 * 32 * 32)
     for value in (0, 255):
         images = np.full((3, 32, 32, 3), value, np.uint8)
         for name in NAMES:

@@ -20,7 +20,7 @@ def test_deformation_equals_the_reference_for_given_draws(severity, pictures, re
     gap = np.abs(out.astype(int) - expected)
     # Where float32 and float64 fall on two sides of a multiple of 1/32 pixel, a steep edge may show it.
     assert (gap > 1).mean() < 1e-3
-    assert (gap > 0).mean() < 0.02
+    assert (gap > 0).mean() < 1e-3
 
 
 def test_no_move_is_the_identity(pictures):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import poisson
 
 from fedctta.data.corruptions import corrupt, noise
 
@@ -21,13 +22,27 @@ def test_impulse_hits_single_values_white_and_black_alike(severity):
     assert whole_pixels < fraction**2  # independent colours: about fraction cubed
 
 
-@pytest.mark.parametrize("severity", range(1, 6))
+@pytest.mark.parametrize(("severity", "photons"), [(1, 500), (2, 250), (3, 100), (4, 75), (5, 50)])
 @pytest.mark.parametrize("level", [60, 128])
-def test_shot_noise_varies_like_light(level, severity):
-    out = corrupt(np.full((100, 32, 32, 3), level, np.uint8), "shot_noise", severity) / 255
-    x = level / 255
-    assert out.var() == pytest.approx(x / noise.SHOT_PHOTONS[severity - 1], rel=0.06)  # steps of 255 / photons
-    assert out.mean() == pytest.approx(x - 0.5 / 255, abs=0.6 / 255)  # half a level is cut off, or less on whole ones
+def test_shot_noise_is_light_counted_in_whole_photons(level, severity, photons):
+    # k photons give level floor(255 k / photons). Those steps are uneven, which the variance x / photons leaves out: at
+    # 250 photons they are 1 and rarely 2, so near one level it is up to 1.02^2 = 4 % less. Hence the exact law.
+    k = np.arange(3 * photons)
+    chance = np.bincount(np.minimum(255 * k // photons, 255), poisson.pmf(k, photons * level / 255), minlength=256)
+    mean = chance @ np.arange(256)
+    away = np.arange(256) - mean
+    variance, fourth = chance @ away**2, chance @ away**4
+    out = corrupt(np.full((100, 32, 32, 3), level, np.uint8), "shot_noise", severity)
+    # n draws have a mean with standard error sqrt(v / n), and a variance with sqrt((m4 - v^2) / n), here 0.3 % of it.
+    n = out.size
+    assert abs(out.mean() - mean) < 4 * np.sqrt(variance / n)
+    assert abs(out.var() - variance) < 4 * np.sqrt((fourth - variance**2) / n)
+    # How often each level comes: chi squared, of mean f and variance 2 f, over the levels expected twenty times.
+    often = n * chance >= 20
+    found = np.bincount(out.ravel(), minlength=256)
+    freedom = often.sum()
+    assert (((found - n * chance) ** 2)[often] / (n * chance)[often]).sum() < freedom + 4 * np.sqrt(2 * freedom)
+    assert found[chance == 0].sum() == 0
 
 
 @pytest.mark.parametrize("severity", range(1, 6))

@@ -10,7 +10,8 @@ function openRun() {
   matrix.met = unpack(run.met);
   matrix.cell = null;
   $("round").max = run.rounds.length - 1;
-  $("round").value = Math.min($("round").value, run.rounds.length - 1);
+  // A run starts at its middle: at the first round most methods know nothing yet.
+  $("round").value = Math.floor((run.rounds.length - 1) / 2);
   $("round").disabled = $("play").disabled = run.rounds.length < 2;
   $("domains").replaceChildren();
   run.domains.forEach((domain, k) => {
