@@ -29,19 +29,22 @@ class Client(NamedTuple):
 def stack(client: Client, count: int) -> Client:
     """Return `count` equal clients."""
     # Contiguous, so that a layout never depends on where a run was interrupted.
-    return tree_map(lambda t: t.expand(count, *t.shape).contiguous(), client)  # type: ignore[no-any-return]
+    clients: Client = tree_map(lambda t: t.expand(count, *t.shape).contiguous(), client)
+    return clients
 
 
 def take(clients: Client, who: Tensor | slice) -> Client:
     """Return the clients with the given indices; the slice `:` is everybody, without a copy."""
-    return tree_map(lambda t: t[who], clients)  # type: ignore[no-any-return]
+    chosen: Client = tree_map(lambda t: t[who], clients)
+    return chosen
 
 
 def put(clients: Client, who: Tensor | slice, changed: Client) -> Client:
     """Return all clients, with those at the given indices replaced."""
     if isinstance(who, slice):
         return changed
-    return tree_map(lambda t, new: t.index_copy(0, who, new), clients, changed)  # type: ignore[no-any-return]
+    everybody: Client = tree_map(lambda t, new: t.index_copy(0, who, new), clients, changed)
+    return everybody
 
 
 def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:

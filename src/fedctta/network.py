@@ -96,17 +96,20 @@ class _Pass:
 class _ExplicitNorm(nn.Module):
     """A BatchNorm layer whose statistics come from the rule of the pass."""
 
+    running_mean: Tensor
+    running_var: Tensor
+
     def __init__(self, layer: _BatchNorm, name: str, network: Network) -> None:
         super().__init__()
         self.eps, self.name = layer.eps, name
         self.weight, self.bias = layer.weight, layer.bias
         self.register_buffer("running_mean", layer.running_mean)
         self.register_buffer("running_var", layer.running_var)
-        object.__setattr__(self, "_network", network)  # not a submodule
+        self._now: Callable[[], _Pass] = lambda: network._pass
 
     def forward(self, x: Tensor) -> Tensor:
-        now: _Pass = self._network._pass  # type: ignore[union-attr, assignment]
-        used, kept = now.rule(x, Statistics(self.running_mean, self.running_var))  # type: ignore[arg-type]
+        now = self._now()
+        used, kept = now.rule(x, Statistics(self.running_mean, self.running_var))
         now.statistics[f"{self.name}.running_mean"], now.statistics[f"{self.name}.running_var"] = kept
         scale = torch.rsqrt(used.var + self.eps)
         if self.weight is not None:

@@ -114,9 +114,11 @@ class FedCTTA(Aggregator):
         if self.redraw == "client":
             z = noise(server, len(uploads.active) * self.samples, int(memory["round"]))
             z = z.reshape(-1, self.samples, *server.shape)
-            return server.lift(lambda o, z: self.indicator(network(o, z)))(own, z)  # type: ignore[no-any-return]
+            answers: Tensor = server.lift(lambda o, z: self.indicator(network(o, z)))(own, z)
+            return answers
         z = memory["probe"] if "probe" in memory else noise(server, self.samples, int(memory["round"]))
-        return server.lift(lambda o: self.indicator(network(o, z)))(own)  # type: ignore[no-any-return]
+        answers = server.lift(lambda o: self.indicator(network(o, z)))(own)
+        return answers
 
 
 def noise(server: Server, samples: int, round_: int = 0) -> Tensor:

@@ -35,7 +35,7 @@ def payload(columns: Sequence[Column]) -> dict[str, Any]:
     return {
         "pens": {label: {"colour": pen.colour, "dashed": pen.dashed} for label, pen in colours.items()},
         "columns": [_column(column) for column in columns],
-        "matrices": _matrices(columns),
+        **_matrices(columns),
     }
 
 
@@ -61,8 +61,11 @@ def _column(column: Column) -> dict[str, Any]:
     }
 
 
-def _matrices(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Take the first seed of every method and column, with as many rounds as its share of the room holds."""
+def _matrices(columns: Sequence[Column]) -> dict[str, Any]:
+    """Take the first seed of every method and column, with as many rounds as its share of the room holds.
+
+    Matrices too large for that are left out and counted.
+    """
     runs = [
         (column.name, label, found[0])
         for column in columns
@@ -71,7 +74,8 @@ def _matrices(columns: Sequence[Column]) -> list[dict[str, Any]]:
     ]
     share = MATRIX_BYTES // max(1, len(runs))
     fitting = [(name, label, run) for name, label, run in runs if 2 * run.collaboration[0].size <= share]
-    return [_matrix(name, label, run, share) for name, label, run in fitting]
+    matrices = [_matrix(name, label, run, share) for name, label, run in fitting]
+    return {"matrices": matrices, "leftOut": len(runs) - len(fitting)}
 
 
 def _matrix(column: str, label: str, run: Record, share: int) -> dict[str, Any]:

@@ -146,7 +146,10 @@ $("round").addEventListener("input", () => {
 $("average").addEventListener("change", () => (stop(), drawMatrix()));
 $("run").addEventListener("change", () => (stop(), openRun()));
 $("play").addEventListener("click", () => (matrix.playing ? stop() : play()));
-$("collaboration").hidden = !data.matrices.length;
+$("collaboration").hidden = !data.matrices.length && !data.leftOut;
+$("matrices").hidden = !data.matrices.length;
+$("left-out").hidden = !data.leftOut;
+$("left-out").textContent = `${data.leftOut} matrices are too large for this page; collaboration.parquet has them all.`;
 if (data.matrices.length) {
   const several = data.columns.length > 1;
   fill($("run"), data.matrices.map((run) => (several ? `${run.name}, ${run.column}` : run.name)));

@@ -1,0 +1,49 @@
+"""Source models: training, judging, writing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedctta.errors import UserError
+from fedctta.models.zoo import load_model
+from fedctta.pretraining import pretrain
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_weights_and_card_go_where_auto_finds_them(home):
+    losses = []
+    asked = {"model": "resnet8-w16", "dataset": "shapes", "recipe": "quick", "epochs": "2", "batch": "500", "seed": "3"}
+    path, card = pretrain(asked, lambda done, total, loss: losses.append((done, total, loss)))
+    assert path == home / "weights" / "resnet8-w16-shapes-quick.safetensors"
+    assert [loss[:2] for loss in losses] == [(1, 2), (2, 2)]
+    assert losses[1][2] < losses[0][2]
+    assert card == json.loads(path.with_suffix(".json").read_text())
+    assert card["seed"] == 3
+    assert card["recipe"]["epochs"] == 2
+    assert len(card["accuracy_by_corruption"]) == 15
+    assert 0.1 < card["accuracy"] <= 1
+    load_model("resnet8-w16", "shapes-c", 10, "quick")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"lr": "fast"}, "lr=fast is not a number"),
+        ({"learning_rate": "1"}, "unknown key 'learning_rate'"),
+        ({"dataset": "shapes-c"}, "did you mean shapes"),
+        ({"recipe": "paperr"}, "did you mean paper"),
+        ({"dataset": "shapes", "out": "weights.pt"}, "must end in .safetensors"),
+        ({"dataset": "shapes", "optimizer": "sdg"}, "did you mean sgd"),
+    ],
+)
+def test_wrong_words_are_told_before_training(values, said, monkeypatch):
+    monkeypatch.setattr("fedctta.pretraining.train", None)
+    with pytest.raises(UserError, match=said):
+        pretrain(values)
