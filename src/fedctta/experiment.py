@@ -136,8 +136,8 @@ def _play(
 
 
 def _identity(experiment: Experiment, network: Network, stream: Stream) -> str:
-    """A short hash of all that decides the numbers: description, weights, schedule, samples, a look at the images."""
-    digest = hashlib.sha256(experiment.fingerprint.encode())
+    """A short hash of all that decides the numbers: version, description, weights, schedule, samples, some images."""
+    digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
     for array in (stream.domain, stream.samples, stream.data.labels):
         digest.update(np.ascontiguousarray(array).tobytes())
     for name in stream.data.names:

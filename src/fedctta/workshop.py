@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -61,25 +62,13 @@ class Workshop:
             return public_images(experiment, count, device)
 
         server = Server(network, lift, experiment.seed, (channels, height, width), clients, images)
-        settings = {
-            key: getattr(experiment, key)
-            for key in (
-                "dataset",
-                "severity",
-                "domains",
-                "weights",
-                "adapter",
-                "aggregator",
-                "stream",
-                "samples",
-            )
-        }
-        settings |= {"model": model, "clients": clients, "batch": experiment.batch, "slots": slots}
-        settings |= {"interval": experiment.interval, "seed": experiment.seed, "device": str(device)}
-        settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "sh": stream.spatial_heterogeneity}
-        settings |= {"th": stream.temporal_heterogeneity, "notes": list(data.notes)}
+        federation = Federation(adapter, aggregator, server, experiment.interval)
+        settings = asdict(experiment) | {"model": model, "clients": clients, "slots": slots, "device": str(device)}
+        settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(data.notes)}
+        settings |= {"sh": stream.spatial_heterogeneity, "th": stream.temporal_heterogeneity}
+        del settings["parameters"]  # in full, with defaults, under each method's name
         settings |= {m.name: p for m in (schedule, adapter, aggregator) if (p := parameters_of(m))}
-        return Federation(adapter, aggregator, server, experiment.interval), stream, settings
+        return federation, stream, settings
 
     def _load_data(self, dataset: str, severity: int, domains: str, folder: str | None) -> Domains:
         given = self._objects.get("dataset")
