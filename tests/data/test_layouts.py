@@ -55,6 +55,17 @@ def test_a_folder_may_hold_an_archive(tmp_path: Path, tiny_cifar: ModuleType, ar
     assert len(data) == 5 * tiny_cifar.PER_BATCH
 
 
+def test_an_archive_with_changed_pictures_is_named_itself(tmp_path: Path, tiny_cifar: ModuleType):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "folder").mkdir()
+    tiny_cifar.write_binary(tmp_path / "files", "cifar10")
+    tiny_cifar.damage(tmp_path / "files" / "test_batch.bin")
+    archive = tmp_path / "folder" / "cifar-10-python.tar.gz"
+    tiny_cifar.tar(tmp_path / "files", archive)
+    with pytest.raises(UserError, match=f"^{archive} does not hold the published"):
+        layouts.read_folder(tmp_path / "folder", tiny_cifar.EDITIONS["cifar10"], "test")
+
+
 def test_changed_pictures_are_refused(tmp_path: Path, tiny_cifar: ModuleType):
     tiny_cifar.write_binary(tmp_path, "cifar10")
     tiny_cifar.damage(tmp_path / "test_batch.bin")

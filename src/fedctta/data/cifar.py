@@ -64,7 +64,7 @@ def _keep_from_network(edition: Edition, kept: Path, progress: bool | None) -> N
         unpacked = unpack(archive, Path(scratch))
         archive.unlink()
         for split in SPLITS:
-            save_images(kept, split, read_folder(unpacked, edition, split))
+            save_images(kept, split, read_folder(unpacked, edition, split, Path(archive.name)))
 
 
 def _download(edition: Edition, folder: Path, progress: bool | None) -> Path:

@@ -106,15 +106,16 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def read_folder(folder: Path, edition: Edition, split: str) -> Images:
+def read_folder(folder: Path, edition: Edition, split: str, source: Path | None = None) -> Images:
     """Read one split from `folder` or a folder directly in it, in whichever layout, and check every byte.
 
-    Raises `Absent` where there is none, and another `UserError` where there is one but not the published one.
+    `source` is what errors name instead of the folder: the archive it was unpacked from. Raises `Absent` where there
+    is none, and another `UserError` where there is one but not the published one.
     """
     archives = [edition.archive, "{}-{}.tgz".format(*edition.npm)] if edition.npm else [edition.archive]
     for archive in (folder / name for name in archives if (folder / name).is_file()):
         with tempfile.TemporaryDirectory(prefix="fedctta-") as scratch:
-            return read_folder(unpack(archive, Path(scratch)), edition, split)
+            return read_folder(unpack(archive, Path(scratch)), edition, split, archive)
     for place in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
         for reader in (read_pickles, read_binary, read_strips):
             try:
@@ -123,11 +124,13 @@ def read_folder(folder: Path, edition: Edition, split: str) -> Images:
                 continue
             except (OSError, ValueError, TypeError, EOFError, pickle.UnpicklingError) as error:
                 reason = " ".join(str(error).split())
-                raise UserError(f"cannot read {edition.name} from {place}: {reason}; get these files anew") from error
+                where = source or place
+                raise UserError(f"cannot read {edition.name} from {where}: {reason}; get it anew") from error
             if (sha256(images), sha256(labels)) != edition.checksums[split]:
-                raise UserError(f"{place} does not hold the published {edition.name} {split} set; get these files anew")
+                where = source or place
+                raise UserError(f"{where} does not hold the published {edition.name} {split} set; get it anew")
             return Images(images, labels, edition.classes)
     raise Absent(
-        f"{folder} holds no {edition.name} {split} set; name a folder with {edition.archive}, its files, "
+        f"{source or folder} holds no {edition.name} {split} set; name a folder with {edition.archive}, its files, "
         "the binary files or PNG strips with labels.json"
     )
