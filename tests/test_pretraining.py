@@ -19,9 +19,9 @@ def home(tmp_path, monkeypatch):
 
 def test_weights_and_card_go_where_auto_finds_them(home):
     losses = []
-    asked = {"model": "resnet8-w16", "dataset": "shapes", "recipe": "quick", "epochs": "2", "batch": "500", "seed": "3"}
+    asked = {"model": "resnet8-w16", "dataset": "shapes", "recipe": "paper", "epochs": "2", "batch": "500", "seed": "3"}
     path, card = pretrain(asked, lambda done, total, loss: losses.append((done, total, loss)))
-    assert path == home / "weights" / "resnet8-w16-shapes-quick.safetensors"
+    assert path == home / "weights" / "resnet8-w16-shapes-paper.safetensors"
     assert [loss[:2] for loss in losses] == [(1, 2), (2, 2)]
     assert losses[1][2] < losses[0][2]
     assert card == json.loads(path.with_suffix(".json").read_text())
@@ -29,7 +29,7 @@ def test_weights_and_card_go_where_auto_finds_them(home):
     assert card["recipe"]["epochs"] == 2
     assert len(card["accuracy_by_corruption"]) == 15
     assert 0.1 < card["accuracy"] <= 1
-    load_model("resnet8-w16", "shapes-c", 10, "quick")
+    load_model("resnet8-w16", "shapes-c", 10, "paper")
 
 
 @pytest.mark.parametrize(

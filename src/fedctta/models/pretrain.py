@@ -61,7 +61,6 @@ _CHOICES = {
 
 RECIPES = {
     "standard": Recipe(),
-    "quick": Recipe(epochs=30, batch=128, lr=0.1),
     "paper": Recipe(
         epochs=50, batch=64, optimizer="adam", lr=1e-3, weight_decay=0.0, schedule="constant", augment="none"
     ),
