@@ -149,6 +149,17 @@ class Stop(Exception):
     """Ends a run from outside."""
 
 
+def stopped_in(round_, one, stream, place):
+    """Play until the given round, saving every round, and die there."""
+
+    def die(t, tally):
+        if t == round_:
+            raise Stop
+
+    with pytest.raises(Stop):
+        simulate(one, stream, checkpoint=place, save_every=0, on_round=die)
+
+
 @pytest.mark.parametrize(("adapter", "aggregator"), [("bn", "fedctta"), ("grad", "fedctta"), ("grad", "local")])
 def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(adapter, aggregator, tiny_network, stream, tmp_path):
     whole = simulate(federation(tiny_network, adapter, aggregator), stream)
@@ -177,25 +188,13 @@ def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(adapter, aggregator,
 def test_a_killed_run_continues_from_its_last_save(tiny_network, stream, tmp_path):
     whole = simulate(federation(tiny_network), stream)
     place = tmp_path / "run.checkpoint"
-
-    def die(t, tally):
-        if t == 6:
-            raise Stop
-
-    with pytest.raises(Stop):
-        simulate(federation(tiny_network), stream, checkpoint=place, save_every=0, on_round=die)
+    stopped_in(6, federation(tiny_network), stream, place)
     assert torch.equal(simulate(federation(tiny_network), stream, checkpoint=place).correct, whole.correct)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tiny_network, stream, tmp_path):
     place = tmp_path / "run.checkpoint"
-
-    def die(t, tally):
-        if t == 1:
-            raise Stop
-
-    with pytest.raises(Stop):
-        simulate(federation(tiny_network), stream, checkpoint=place, save_every=0, on_round=die)
+    stopped_in(1, federation(tiny_network), stream, place)
     with pytest.raises(UserError, match="does not fit"):
         simulate(federation(tiny_network, "grad"), stream, checkpoint=place)
 

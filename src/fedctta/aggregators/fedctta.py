@@ -16,7 +16,7 @@ Where paper and published code differ, measurements chose (docs/fedctta.md). The
 
     mu_i <- a mu_i + (1 - a) mean output            a = `ema`, 0.9 there
 
-which the paper does not mention: without it one batch tells little about a domain, and W stays close to the identity.
+which the paper does not mention: without it even clients of one domain lie far apart and W is nearly I.
 It is the default here, and costs the server N K numbers of memory; `ema=0` is the paper's text. The code also draws
 other noise for every client and round (`redraw=client`) and, with TTA-bn, probes the model a client received in the
 round before (`statistics=received`), which makes the uniform matrix a fixed point; neither is the default. It uses

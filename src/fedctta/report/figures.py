@@ -76,7 +76,7 @@ def domain_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
         axes = figure.subplots()
         _draw_domains(axes, column, colours)
         axes.set_title(f"Accuracy by domain, {column.name}")
-        _legend(figure, {label: colours[label] for label in column.methods})
+        _legend(figure, {label: colours[label] for label in column.methods}, dots=True)
     return figure
 
 
@@ -144,7 +144,7 @@ def _draw_time(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> None:
     moved = shifts(next(iter(column.methods.values()))[0].domain)
     if len(moved) <= MANY_SHIFTS:
         for at in moved:
-            axes.axvline(at + 0.5, color=_FAINT, linewidth=0.8, zorder=0)
+            axes.axvline(at + 0.5, color=_INK, alpha=0.45, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_xlabel("round")
     axes.set_ylabel("accuracy (%)")
     axes.grid(axis="y")
@@ -184,10 +184,15 @@ def _draw_collaboration(figure: Figure | SubFigure, line: Sequence[Axes], label:
     bar.outline.set_visible(False)
 
 
-def _legend(figure: Figure, colours: Mapping[str, Pen]) -> None:
+def _legend(figure: Figure, colours: Mapping[str, Pen], dots: bool = False) -> None:
+    """Show every method as the figure draws it: a line, or a dot that is hollow where the line is dashed."""
     lines = [
-        Line2D([], [], color=pen.colour, linestyle=(0, (4, 2)) if pen.dashed else "-", linewidth=2)
-        for pen in colours.values()
+        Line2D(
+            [], [], color=pen.colour, linestyle="", marker="o", markerfacecolor="white" if pen.dashed else pen.colour
+        )
+        if dots
+        else Line2D([], [], color=pen.colour, linestyle=(0, (4, 2)) if pen.dashed else "-", linewidth=2)
+        for label, pen in colours.items()
     ]
     inches = 0.55 + 0.075 * max(len(label) for label in colours)
     per_line = max(1, int(figure.get_figwidth() / inches))
