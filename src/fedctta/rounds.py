@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.aggregators import Aggregator, Server, Uploads, mix, restrict
+from fedctta.aggregators import Aggregator, Server, Uploads, mix, overall, restrict
 from fedctta.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
 from fedctta.clients import Client, put, stack, take
 from fedctta.errors import UserError
@@ -82,12 +82,16 @@ class Federation:
             signals = lift(partial(self.aggregator.signal, network))(present, x)
             if not everyone:
                 signals = {n: s.new_zeros(len(active), *s.shape[1:]).index_copy(0, who, s) for n, s in signals.items()}
-            uploads = Uploads(clients.own, signals, active, domain)
-            weights, memory = self.aggregator.collaborate(self.server, uploads, memory)
-            weights = restrict(weights, active)
-            clients = clients._replace(own=mix(weights, clients.own))
-            down = len(x) * bytes_each(clients.own)
+            shared = self.aggregator.shares(network, clients.own)
+            mixing, memory = self.aggregator.collaborate(self.server, Uploads(shared, signals, active, domain), memory)
+            mixing = restrict(mixing, active)
+            received, memory = self.aggregator.step(mix(mixing, shared), active, memory)
+            clients = clients._replace(own={**clients.own, **received})
+            weights = overall(mixing, shared)
+            down = len(x) * bytes_each(shared)
             up = down + len(x) * bytes_each(signals)
+            if self.adapter.receives:
+                clients = put(clients, who, lift(partial(self.adapter.receive, network))(take(clients, who), x))
 
         logits = lift(partial(self.adapter.predict, network))(take(clients, who), x)
         return State(clients, memory), Outcome(logits, weights, up, down)

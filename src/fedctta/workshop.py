@@ -55,7 +55,9 @@ class Workshop:
         network = self.network(experiment.dataset, model, experiment.weights, len(data.classes), device)
         _try_on(network, stream, device)
         adapter.check(network, experiment.batch)
-        lift = choose_lift(experiment.lift, network, adapter.init(network))
+        client = adapter.init(network)
+        aggregator.check(network, client.own)
+        lift = choose_lift(experiment.lift, network, client)
         height, width, channels = stream.shape
 
         def images(count: int) -> Tensor:

@@ -15,12 +15,23 @@ from fedctta.machine import exact_arithmetic
 from fedctta.models import build
 from fedctta.network import Network
 
-FORMS = [("none", {}), ("bn", {}), ("bn", {"momentum": 0.3}), ("grad", {"lr": 1e-3}), ("grad", {"variant": "code"})]
+FORMS = [
+    ("none", {}),
+    ("bn", {}),
+    ("bn", {"momentum": 0.3}),
+    ("grad", {"lr": 1e-3}),
+    ("grad", {"variant": "code"}),
+    ("grad", {"lr": 1e-3, "prox": 1.0}),
+    ("grad", {"lr": 1e-3, "moon": 1.0}),
+    ("grad", {"lr": 1e-3, "distil": 1.0}),
+    ("grad", {"lr": 1e-3, "finetune": 1}),
+    ("grad", {"variant": "code", "prox": 1.0, "moon": 1.0, "distil": 1.0, "finetune": 1}),
+]
 CLIENTS, ROUNDS = 3, 2
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
-@pytest.fixture(params=FORMS, ids=lambda form: "-".join([form[0], *map(str, form[1].values())]))
+@pytest.fixture(params=FORMS, ids=lambda form: "-".join([form[0], *(f"{k}={v}" for k, v in form[1].items())]))
 def adapter(request):
     return adapters.create(*request.param)
 
@@ -37,6 +48,7 @@ def play(adapter, network, lift, device):
     with torch.no_grad():
         for x in batches(device):
             clients = lift(partial(adapter.adapt, network))(clients, x)
+            clients = lift(partial(adapter.receive, network))(clients, x)
             logits.append(lift(partial(adapter.predict, network))(clients, x))
     return torch.stack(logits), clients
 
@@ -59,7 +71,7 @@ def test_vmapped_equals_looped_equals_alone(adapter, device):
         for i in range(CLIENTS):
             client = adapter.init(network)
             for t, x in enumerate(batches(device)[:, i]):
-                client = adapter.adapt(network, client, x)
+                client = adapter.receive(network, adapter.adapt(network, client, x), x)
                 assert (adapter.predict(network, client, x) - vmapped[t, i]).abs().max() < 1e-4
 
 
@@ -69,7 +81,7 @@ def test_the_same_input_gives_the_same_client(adapter, tiny_network):
 
 
 def test_no_adapter_is_given_labels(adapter):
-    for method in (adapter.init, adapter.adapt, adapter.predict):
+    for method in (adapter.init, adapter.adapt, adapter.receive, adapter.predict):
         assert set(inspect.signature(method).parameters) <= {"network", "client", "x"}
 
 

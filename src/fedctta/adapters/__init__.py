@@ -28,6 +28,15 @@ class Adapter:
         """Return the client after it has seen x[B, ...]. Pure; no labels."""
         raise TypeError(f"{type(self).__name__} must define adapt")
 
+    @property
+    def receives(self) -> bool:
+        """Whether the client does something with a model it is sent, beside predicting with it (see `receive`)."""
+        return False
+
+    def receive(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Return the client after a download and before it predicts x[B, ...]. Pure; no labels."""
+        return client
+
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K]: the model with the client's own tensors, statistics as stored."""
         return network(client.own, x).logits

@@ -4,10 +4,18 @@ The loss is the mean prediction entropy (FedCTTA Eq. 1-2), H(p) = - sum_k p_k lo
 descent. `variant=code` is what the published code does instead: cross-entropy against the arg-max of the same logits,
 and Adam with moments that live as long as the client. Either way the forward pass normalises with batch statistics,
 the client keeps their running average, and prediction uses that average.
+
+What federated methods add on the client side are parameters, to be combined at will with any aggregator:
+
+    loss + prox * FedProx + moon * MOON + distil * pFedSD        (see `regularisers`)
+
+and `finetune` more steps on the same batch after every download (FedAvg+FT). The published code records, for a
+fine-tuned model, the accuracy of the training-mode forward pass; so does `variant=code` with `finetune`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,9 +24,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.regularisers import contrast, proximal, self_distillation
 from fedctta.clients import Client
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, training
+from fedctta.network import Network, Output, Tensors, training
 
 
 @dataclass(frozen=True)
@@ -29,31 +38,104 @@ class EntropyGradient(Adapter):
     lr: float = 1e-5
     momentum: float = 0.1
     variant: Literal["paper", "code"] = "paper"
+    prox: float = 0.0
+    moon: float = 0.0
+    moon_tau: float = 0.5
+    distil: float = 0.0
+    distil_tau: float = 1.0
+    finetune: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "prox", "moon", "distil", "finetune"):
+            if getattr(self, name) < 0:
+                raise UserError(f"grad.{name}={getattr(self, name)} must not be negative")
+        for name in ("moon_tau", "distil_tau"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"grad.{name}={getattr(self, name)} must be above 0")
 
     def init(self, network: Network) -> Client:
-        """Own every parameter and statistic; Adam's moments stay private."""
+        """Own every parameter and statistic; Adam's moments and models to compare with stay private."""
         parameters = network.parameters
+        own = {**parameters, **network.statistics}
         private: Tensors = {}
         if self.variant == "code":
             private = {f"{m}.{n}": torch.zeros_like(t) for m in ("first", "second") for n, t in parameters.items()}
             private["step"] = torch.zeros((), device=network.device)
-        return Client(own={**parameters, **network.statistics}, private=private)
+        if self._compares_with_received:
+            private |= named("received", own)
+        if self._compares_with_previous:
+            private |= named("previous", own)
+        return Client(own, private)
+
+    @property
+    def _compares_with_received(self) -> bool:
+        return bool(self.prox or self.moon)
+
+    @property
+    def _compares_with_previous(self) -> bool:
+        return bool(self.moon or self.distil)
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take one step down the loss and update the running statistics."""
+        client = self._descend(network, client, x)
+        if self._compares_with_previous:
+            client = client._replace(private={**client.private, **named("previous", client.own)})
+        return client
+
+    @property
+    def receives(self) -> bool:
+        """Whether there is a model to remember, or fine-tuning to do."""
+        return self._compares_with_received or self.finetune > 0
+
+    def receive(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Remember the model, then fine-tune it."""
+        if self._compares_with_received:
+            client = client._replace(private={**client.private, **named("received", client.own)})
+        for _ in range(self.finetune):
+            client = self._descend(network, client, x)
+        return client
+
+    def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return logits with the running statistics; those of the batch for variant=code after fine-tuning."""
+        if self.variant == "code" and self.finetune:
+            return network(client.own, x, training(self.momentum)).logits
+        return super().predict(network, client, x)
+
+    def _descend(self, network: Network, client: Client, x: Tensor) -> Client:
         parameters = {name: client.own[name] for name in network.parameters}
         objective = mean_entropy if self.variant == "paper" else pseudo_label_loss
+        penalty = self._penalty(network, client, x)
 
         def loss(weights: Tensors) -> tuple[Tensor, Tensors]:
             output = network({**client.own, **weights}, x, training(self.momentum))
-            return objective(output.logits), output.statistics
+            return objective(output.logits) + penalty(weights, output), output.statistics
 
         gradient, statistics = torch.func.grad(loss, has_aux=True)(parameters)
         if self.variant == "paper":
             new = {name: torch.add(tensor, gradient[name], alpha=-self.lr) for name, tensor in parameters.items()}
             return client._replace(own={**new, **statistics})
-        new, private = adam(parameters, gradient, client.private, self.lr)
-        return Client({**new, **statistics}, private)
+        new, moments = adam(parameters, gradient, client.private, self.lr)
+        return Client({**new, **statistics}, {**client.private, **moments})
+
+    def _penalty(self, network: Network, client: Client, x: Tensor) -> Callable[[Tensors, Output], Tensor | float]:
+        """Return the regularisers as a function of the weights and the output; models to compare with run once."""
+        received, previous = under("received", client.private), under("previous", client.private)
+        # As published: the received model predicts as deployed, MOON's former one normalises with the batch.
+        z_received = network(received, x).features if self.moon else x
+        z_previous = network(previous, x, training(self.momentum)).features if self.moon else x
+        former = network(previous, x).logits if self.distil else x
+
+        def penalty(weights: Tensors, output: Output) -> Tensor | float:
+            total: Tensor | float = 0.0
+            if self.prox:
+                total = total + self.prox * proximal(weights, received)
+            if self.moon:
+                total = total + self.moon * contrast(output.features, z_received, z_previous, self.moon_tau)
+            if self.distil:
+                total = total + self.distil * self_distillation(output.logits, former, self.distil_tau)
+            return total
+
+        return penalty
 
     def check(self, network: Network, batch: int) -> None:
         """Training-mode BatchNorm needs more than one image."""
@@ -85,3 +167,13 @@ def adam(
         scale = (second / (1 - beta2**step)).sqrt() + 1e-8
         new[name] = weight - lr * first / (1 - beta1**step) / scale
     return new, private
+
+
+def named(prefix: str, tensors: Tensors) -> Tensors:
+    """Put a prefix before every name."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Tensors) -> Tensors:
+    """Undo `named`: the tensors whose names carry the prefix."""
+    return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
