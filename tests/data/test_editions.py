@@ -36,6 +36,9 @@ def test_digests_have_the_right_length(edition: Edition):
     assert tuple(edition.checksums) == SPLITS
     for pair in edition.checksums.values():
         assert [len(bytes.fromhex(digest)) for digest in pair] == [32, 32]
+    assert tuple(edition.contents) == SPLITS
+    assert [count for count, _ in edition.contents.values()] == [50_000, 10_000]
+    assert [len(bytes.fromhex(digest)) for _, digest in edition.contents.values()] == [32, 32]
     if edition.npm is not None:
         algorithm, _, digest = edition.npm[2].partition("-")
         assert algorithm == "sha512"
@@ -44,4 +47,11 @@ def test_digests_have_the_right_length(edition: Edition):
 
 def test_no_digest_was_copied_twice():
     digests = [digest for edition in EDITIONS.values() for pair in edition.checksums.values() for digest in pair]
-    assert len(set(digests)) == 8
+    digests += [digest for edition in EDITIONS.values() for _, digest in edition.contents.values()]
+    assert len(set(digests)) == 12
+
+
+@pytest.mark.parametrize("edition", EDITIONS.values(), ids=EDITIONS)
+def test_other_names_are_of_classes_and_are_no_classes(edition: Edition):
+    assert set(edition.also_called.values()) <= set(edition.classes)
+    assert not set(edition.also_called) & set(edition.classes)

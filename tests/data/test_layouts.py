@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedctta.data import layouts
 from fedctta.data.cache import SPLITS
-from fedctta.data.editions import CIFAR10
+from fedctta.data.editions import CIFAR10, CIFAR100, Edition
 from fedctta.errors import UserError
 
 LAYOUTS = [(layout, name) for layout in ("pickles", "binary", "strips") for name in ("cifar10", "cifar100")]
@@ -92,7 +92,7 @@ class Attack:
 def test_a_pickle_can_call_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": Attack()}))
-    with pytest.raises(UserError, match="has no place in a data file"):
+    with pytest.raises(UserError, match=r"test_batch is damaged \(.*mkdir has no place in a data file\)"):
         layouts.read_folder(tmp_path, CIFAR10, "test")
     assert not (tmp_path / "attacked").exists()
 
@@ -109,12 +109,158 @@ def test_pickles_of_the_old_numpy_and_python_are_read():
     np.testing.assert_array_equal(content[b"data"], rows)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a pickle", b"\x80\x02}", pickle.dumps([1])])
-def test_damaged_files_are_a_user_error(tmp_path: Path, content: bytes):
-    (tmp_path / "test_batch").write_bytes(content)
-    with pytest.raises(UserError, match="cannot read cifar10") as caught:
-        layouts.read_folder(tmp_path, CIFAR10, "test")
+def complaint(folder: Path, edition: Edition, split: str = "test") -> str:
+    """Return the one line with which a folder is refused, which must not be that it holds no such data set."""
+    with pytest.raises(UserError) as caught:
+        layouts.read_folder(folder, edition, split)
+    message = str(caught.value)
     assert not isinstance(caught.value, layouts.Absent)
+    assert "\n" not in message
+    assert message.endswith("; get it anew")
+    return message
+
+
+def rows(n: int, size: int = 3072, dtype: type = np.uint8) -> np.ndarray:
+    return np.zeros((n, size), dtype)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is damaged"),
+        (b"not a pickle", "is damaged"),
+        (b"\x80\x02}", "is damaged"),
+        (b"\x80\x04h\x07.", "is damaged"),
+        (b"(i\n\n.", "is damaged"),
+        (pickle.dumps({b"data": rows(2)})[:-3000], "is damaged"),
+        (pickle.dumps([1]), "holds no batch"),
+        (pickle.dumps({b"fine_labels": [0]}), 'has no "data"'),
+        (pickle.dumps({b"data": [0] * 3072, b"fine_labels": [0]}), 'has no "data"'),
+        (pickle.dumps({b"data": rows(2, 3000), b"fine_labels": [0, 1]}), 'has no "data"'),
+        (pickle.dumps({b"data": rows(2).ravel(), b"fine_labels": [0, 1]}), 'has no "data"'),
+        (pickle.dumps({b"data": rows(2, dtype=float), b"fine_labels": [0, 1]}), 'has no "data"'),
+        (pickle.dumps({b"data": rows(2)}), 'has no "fine_labels" for its 2'),
+        (pickle.dumps({b"data": rows(2), b"labels": [0, 1]}), 'has no "fine_labels" for its 2'),
+        (pickle.dumps({b"data": rows(2), b"fine_labels": [0]}), 'has no "fine_labels" for its 2'),
+        (pickle.dumps({b"data": rows(2), b"fine_labels": [0, "x"]}), "invalid literal"),
+        (pickle.dumps({b"data": rows(2), b"fine_labels": [0, 10**30]}), "too large"),
+        (pickle.dumps({b"data": rows(2), b"fine_labels": [0, 1]}), "does not hold the published cifar100 test set"),
+    ],
+)
+def test_damaged_pickles_are_told_in_one_line(tmp_path: Path, content: bytes, reason: str):
+    (tmp_path / "test").write_bytes(content)
+    assert reason in complaint(tmp_path, CIFAR100)
+
+
+@pytest.mark.parametrize("layout", ["pickles", "binary", "strips"])
+@pytest.mark.parametrize("kept", [0, 10, 0.5, -1])
+def test_a_file_cut_anywhere_is_told(tmp_path: Path, tiny_cifar: ModuleType, layout: str, kept: float):
+    getattr(tiny_cifar, f"write_{layout}")(tmp_path, "cifar100")
+    file = tmp_path / {"pickles": "test", "binary": "test.bin", "strips": "test_batch.png"}[layout]
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * kept) if kept == 0.5 else int(kept)])
+    if (layout, kept) != ("strips", -1):  # the last byte of a PNG file says nothing about its pixels
+        complaint(tmp_path, tiny_cifar.EDITIONS["cifar100"])
+
+
+@pytest.mark.parametrize("inside", ["", "cifar-files"])
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_class_folders_give_the_same_images_class_by_class(
+    tmp_path: Path, tiny_cifar: ModuleType, name: str, inside: str
+):
+    tiny_cifar.write_class_folders(tmp_path / inside, name)
+    for split in SPLITS:
+        data = layouts.read_folder(tmp_path, tiny_cifar.EDITIONS[name], split)
+        expected = tiny_cifar.in_class_order(name, split)
+        np.testing.assert_array_equal(data.images, expected.images)
+        np.testing.assert_array_equal(data.labels, expected.labels)
+        assert (data.images.dtype, data.labels.dtype) == (np.uint8, np.int64)
+        assert data.classes == expected.classes
+
+
+def test_class_folders_may_be_spelt_otherwise(tmp_path: Path, tiny_cifar: ModuleType):
+    for name, spelt in (("cifar100", "{1}-{0}"), ("cifar10", "{0}")):
+        tiny_cifar.write_class_folders(tmp_path / name, name)
+        for i, place in enumerate(sorted((tmp_path / name / "test").iterdir())):
+            other = {"airplane": "plane", "automobile": "car"}.get(place.name, place.name)
+            place.rename(place.with_name(spelt.format(other.replace("_", " ").title(), i)))
+        data = layouts.read_folder(tmp_path, tiny_cifar.EDITIONS[name], "test")
+        np.testing.assert_array_equal(data.labels, tiny_cifar.in_class_order(name, "test").labels)
+
+
+@pytest.fixture
+def class_folders(tmp_path: Path, tiny_cifar: ModuleType) -> Path:
+    """CIFAR-100 in class folders."""
+    tiny_cifar.write_class_folders(tmp_path, "cifar100")
+    return tmp_path
+
+
+def refused(folder: Path, tiny_cifar: ModuleType) -> str:
+    return complaint(folder, tiny_cifar.EDITIONS["cifar100"])
+
+
+def test_a_missing_class_is_named(class_folders: Path, tiny_cifar: ModuleType):
+    (class_folders / "test" / "aquarium_fish").rename(class_folders / "test" / "fish")
+    assert ": test has no folder aquarium_fish;" in refused(class_folders, tiny_cifar)
+
+
+def test_missing_and_extra_images_are_counted(class_folders: Path, tiny_cifar: ModuleType):
+    picture = next(class_folders.glob("test/*/*.png"))
+    picture.with_suffix(".PNG").with_stem("more").write_bytes(picture.read_bytes())
+    assert ": test has 5 images, not 4;" in refused(class_folders, tiny_cifar)
+    picture.unlink()
+    next(class_folders.glob("test/*/more.PNG")).unlink()
+    assert ": test has 3 images, not 4;" in refused(class_folders, tiny_cifar)
+
+
+def test_an_image_of_another_size_is_named(class_folders: Path, tiny_cifar: ModuleType):
+    picture = next(class_folders.glob("test/*/*.png"))
+    Image.new("RGB", (64, 32)).save(picture)
+    name = picture.relative_to(class_folders)
+    assert f": {name} is 64 x 32, not 32 x 32;" in refused(class_folders, tiny_cifar)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 40, 1000])
+def test_a_damaged_image_is_named(class_folders: Path, tiny_cifar: ModuleType, kept: int):
+    picture = next(class_folders.glob("test/*/*.png"))
+    picture.write_bytes(picture.read_bytes()[:kept])
+    name = picture.relative_to(class_folders)
+    assert f": {name} is damaged or no PNG file;" in refused(class_folders, tiny_cifar)
+
+
+def test_an_image_in_the_wrong_class_or_changed_is_noticed(class_folders: Path, tiny_cifar: ModuleType):
+    picture = next(class_folders.glob("test/*/*.png"))
+    pixels = np.array(Image.open(picture))
+    elsewhere = next(place for place in (class_folders / "test").iterdir() if place != picture.parent)
+    moved = picture.rename(elsewhere / "moved.png")
+    assert "does not hold the published cifar100 test set" in refused(class_folders, tiny_cifar)
+    moved.unlink()
+    pixels[3, 4, 1] ^= 1
+    Image.fromarray(pixels).save(picture)
+    assert "does not hold the published cifar100 test set" in refused(class_folders, tiny_cifar)
+
+
+def test_class_folders_of_the_other_set_are_none_of_this(class_folders: Path, tiny_cifar: ModuleType):
+    with pytest.raises(layouts.Absent, match=r"or test/CLASS/\*\.png"):
+        layouts.read_folder(class_folders, tiny_cifar.EDITIONS["cifar10"], "test")
+
+
+def test_numbers_in_file_names_are_sorted_by_size():
+    names = ["b1.png", "a10.png", "a9.png", "a.png", "a09.png", "7.png"]
+    assert sorted(map(Path, names), key=layouts._natural) == [
+        Path(name) for name in ("7.png", "a09.png", "a9.png", "a10.png", "a.png", "b1.png")
+    ]
+
+
+def test_no_order_changes_the_unordered_checksum_and_all_else_does(tiny_cifar: ModuleType):
+    data = tiny_cifar.pictures("cifar10", "train")
+    images, labels = data.images, data.labels
+    digest = layouts.unordered(images, labels)
+    assert digest == layouts.unordered(images[::-1], labels[::-1])
+    assert len(bytes.fromhex(digest)) == 32
+    twice = [0, *range(1, len(labels) - 1), 0]
+    for other in (layouts.unordered(images, np.roll(labels, 1)), layouts.unordered(images[twice], labels[twice])):
+        assert other != digest
 
 
 def test_a_picture_that_is_no_strip_is_refused(tmp_path: Path):

@@ -14,6 +14,7 @@ from PIL import Image
 
 from fedctta.data import editions
 from fedctta.data.cache import SPLITS, Images, sha256
+from fedctta.data.layouts import unordered
 
 PER_BATCH = 4
 
@@ -34,6 +35,7 @@ def tiny(edition: editions.Edition) -> editions.Edition:
     return dataclasses.replace(
         edition,
         checksums={split: (sha256(data.images), sha256(data.labels)) for split, data in splits.items()},
+        contents={split: (len(data), unordered(data.images, data.labels)) for split, data in splits.items()},
         url=f"http://127.0.0.1:9/{edition.archive}",
         npm=edition.npm and ("no-such-package", "0.0.0", ""),
     )
@@ -82,6 +84,23 @@ def write_npm_strips(folder: Path, name: str) -> None:
     for split, labels in json.loads((folder / "labels.json").read_text()).items():
         (folder / f"{split}_lables.json").write_text(json.dumps(labels))
     (folder / "labels.json").unlink()
+
+
+def write_class_folders(folder: Path, name: str) -> None:
+    """Write each picture under its place in the split, so that the names' numbers are in order within a class."""
+    for split in SPLITS:
+        data = pictures(name, split)
+        for label in data.classes:
+            (folder / split / label).mkdir(parents=True)
+        for i, (image, label) in enumerate(zip(data.images, data.labels, strict=True)):
+            Image.fromarray(image).save(folder / split / data.classes[label] / f"image{i}.png")
+
+
+def in_class_order(name: str, split: str) -> Images:
+    """Return a split as class folders have it."""
+    data = pictures(name, split)
+    order = np.argsort(data.labels, kind="stable")
+    return Images(data.images[order], data.labels[order], data.classes)
 
 
 def damage(file: Path) -> None:

@@ -18,6 +18,7 @@ FACTS = {
     "wrn-28-10": (36_479_194, 36_536_884, 25, 8_976, 640),
     "wrn-40-2": (2_243_546, 2_255_156, 37, 2_704, 128),
     "resnext29": (6_807_882, 6_900_132, 31, 12_608, 1_024),
+    "resnext29-raw": (6_807_882, 6_900_132, 31, 12_608, 1_024),
 }
 BIG = ("wrn-28-10",)
 ALL = [pytest.param(name, marks=[pytest.mark.slow] if name in BIG else []) for name in FACTS]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from fedctta.errors import UserError
 from fedctta.models import build
@@ -14,7 +15,10 @@ from fedctta.models.pretrain import (
     PAD,
     RECIPES,
     Recipe,
+    _batches,
+    _loss,
     crop_and_flip,
+    divergence,
     evaluate,
     learning_rate,
     make_card,
@@ -38,7 +42,15 @@ def fresh() -> nn.Module:
     return build("resnet8-w16", classes=2, seed=1)
 
 
-@pytest.mark.parametrize("recipe", [SHORT, replace(RECIPES["paper"], epochs=4, batch=32)])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        SHORT,
+        replace(RECIPES["paper"], epochs=4, batch=32),
+        replace(RECIPES["augmix"], epochs=4, batch=32),
+        replace(RECIPES["augmix"], epochs=4, batch=32, consistency=12.0),
+    ],
+)
 def test_learns_a_separable_problem(recipe):
     images, labels = stripes()
     losses: list[tuple[int, int, float]] = []
@@ -49,9 +61,10 @@ def test_learns_a_separable_problem(recipe):
     assert evaluate(module, images, labels, batch=50) > 0.95
 
 
-def test_seed_decides_everything():
+@pytest.mark.parametrize("augment", ["crop+flip", "augmix"])
+def test_seed_decides_everything(augment):
     images, labels = stripes(64)
-    recipe = replace(SHORT, epochs=1)
+    recipe = replace(SHORT, epochs=1, augment=augment)
     one, same, other = (train(fresh(), images, labels, replace(recipe, seed=seed)).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["head.weight"], other["head.weight"])
@@ -101,6 +114,43 @@ def test_crop_and_flip_by_hand():
     assert torch.equal(out[1], expected)
 
 
+def epoch(recipe: Recipe) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    images, _ = stripes(40)
+    return list(_batches(torch.from_numpy(images), 16, recipe, torch.Generator().manual_seed(0)))
+
+
+def test_views_of_a_batch():
+    plain, single, triple = (
+        epoch(recipe)
+        for recipe in (SHORT, replace(SHORT, augment="augmix"), replace(SHORT, augment="augmix", consistency=1.0))
+    )
+    assert [len(batches) for batches in (plain, single, triple)] == [2, 2, 2]
+    for (clean, index), (mixed, same), (views, alike) in zip(plain, single, triple, strict=True):
+        assert torch.equal(index, same)
+        assert torch.equal(index, alike)
+        assert (len(clean), len(mixed), len(views)) == (16, 16, 48)
+        assert torch.equal(views[:16], clean)
+        assert torch.equal(views[16:32], mixed)
+        assert not torch.equal(views[32:], mixed)
+        assert not torch.equal(mixed, clean)
+        assert views.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_divergence_by_hand():
+    p = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.1, 0.9]])
+    expected = sum(p[v, k] * (p[v, k] / 0.5).log() for v in range(3) for k in range(2)) / 3
+    torch.testing.assert_close(divergence(p.log()[:, None]), expected)
+    assert divergence(p.log()[:1, None].expand(3, 4, 2)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_loss_is_of_the_clean_view_and_the_agreement_of_all():
+    logits, targets = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 4, 2, 2])
+    recipe = replace(SHORT, augment="augmix", consistency=3.0)
+    expected = F.cross_entropy(logits[:4], targets) + 3 * divergence(logits.view(3, 4, 5))
+    torch.testing.assert_close(_loss(logits, targets, recipe), expected)
+    torch.testing.assert_close(_loss(logits[:4], targets, SHORT), F.cross_entropy(logits[:4], targets))
+
+
 def test_learning_rates():
     one = Recipe(lr=1.0)
     assert [learning_rate(one, s) for s in (0.0, 0.1, 0.2)] == pytest.approx([0.0, 0.5, 1.0])
@@ -119,6 +169,8 @@ def test_learning_rates():
         ("epochs", 0, "above 0"),
         ("lr", float("nan"), "above 0"),
         ("momentum", 1.0, r"in \[0, 1\)"),
+        ("consistency", -1.0, "0 or a number above"),
+        ("consistency", 12.0, "add augment=augmix"),
     ],
 )
 def test_recipes_are_checked(field, value, message):
@@ -135,10 +187,23 @@ def test_card_is_plain_json():
     assert make_card("m", "d", fresh(), SHORT, "cpu", 0.9)["accuracy_corrupted"] is None
 
 
+def test_bf16_learns_alike():
+    images, labels = stripes(64)
+    module = train(fresh(), images, labels, replace(SHORT, epochs=1), bf16=True)
+    assert {tensor.dtype for tensor in module.parameters()} == {torch.float32}
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("bf16", [False, True])
-def test_cuda_learns_and_repeats(bf16):
+@pytest.mark.parametrize("augment", ["crop+flip", "augmix"])
+def test_cuda_learns_and_repeats(augment):
     images, labels = stripes()
-    one, same = (train(fresh(), images, labels, SHORT, "cuda", bf16=bf16) for _ in range(2))
+    recipe = replace(SHORT, augment=augment)
+    one, same = (train(fresh(), images, labels, recipe, "cuda") for _ in range(2))
     assert evaluate(one, images, labels, "cuda") > 0.95
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), same.state_dict().values(), strict=True))
+
+
+@pytest.mark.gpu
+def test_cuda_learns_in_bf16():
+    images, labels = stripes()
+    assert evaluate(train(fresh(), images, labels, SHORT, "cuda", bf16=True), images, labels, "cuda") > 0.95

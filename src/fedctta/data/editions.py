@@ -28,6 +28,10 @@ class Edition:
     """Label bytes before each image in the binary files; the last one is the label."""
     checksums: dict[str, tuple[str, str]]
     """SHA-256 of each split's images uint8 [n,32,32,3] and labels int64 [n]."""
+    contents: dict[str, tuple[int, str]]
+    """Number of images in each split and their checksum in whatever order (see `layouts.unordered`)."""
+    also_called: dict[str, str]
+    """Other usual names of classes."""
 
     @property
     def archive(self) -> str:
@@ -59,6 +63,11 @@ CIFAR10 = Edition(
             "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
         ),
     },
+    contents={
+        "train": (50_000, "6a3b2c04d0a79ce272dcdacaf0bc440275db5a8cbe3717521a28fada2ea0d2ed"),
+        "test": (10_000, "65a6ffe079453e514083f99356b35e02cbfd581b4951e3937fae188974b79f39"),
+    },
+    also_called={"plane": "airplane", "aeroplane": "airplane", "car": "automobile", "auto": "automobile"},
 )
 
 _CIFAR100_CLASSES = """
@@ -91,6 +100,11 @@ CIFAR100 = Edition(
             "80031c23f8300724c6fbc588e4bccbe41c6392041782148727bb497b0132c4ad",
         ),
     },
+    contents={
+        "train": (50_000, "640c97a4012a8aebfcaf57fd82a33dd43b37d2e397a02cb9b0a3d89e6d6d936d"),
+        "test": (10_000, "a6a97df7b61bc7420bc44268696e8963d33129bc050978f2a63d8fe3420989fa"),
+    },
+    also_called={},
 )
 
 EDITIONS = {edition.name: edition for edition in (CIFAR10, CIFAR100)}

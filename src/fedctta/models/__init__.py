@@ -26,11 +26,15 @@ __all__ = ["ARCHITECTURES", "Architecture", "build", "to_input"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """One network: what it is, its number of parameters for ten classes, and the function that makes it."""
+    """One network: what it is, its number of parameters for ten classes, and the function that makes it.
+
+    `weights_of` names the model whose trained weights it takes, where these are not its own.
+    """
 
     description: str
     parameters: int
     make: Callable[..., nn.Module]
+    weights_of: str | None = None
 
 
 ARCHITECTURES = {
@@ -42,6 +46,12 @@ ARCHITECTURES = {
     "wrn-28-10": Architecture("WRN-28-10, RobustBench's standard network, raw input", 36_479_194, wrn_28_10),
     "wrn-40-2": Architecture("WRN-40-2 of AugMix, input normalised inside", 2_243_546, wrn_40_2),
     "resnext29": Architecture("ResNeXt-29 4x32d of AugMix, input normalised inside", 6_807_882, ResNeXt29),
+    "resnext29-raw": Architecture(
+        "ResNeXt-29 with its weights but raw input, as FedTSA and FedCTTA ran it",
+        6_807_882,
+        partial(ResNeXt29, normalise=False),
+        weights_of="resnext29",
+    ),
 }
 
 

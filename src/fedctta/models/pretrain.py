@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedctta.errors import UserError, unknown
+from fedctta.models import augmix
 from fedctta.models.inputs import as_tensor, to_input
 
 WARM_UP = 0.2
@@ -28,7 +29,11 @@ OnProgress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained."""
+    """How a network is trained.
+
+    `augment="augmix"` crops, flips, and then mixes (see `augmix`); `consistency` is the weight of the Jensen-Shannon
+    divergence between a clean view and two mixed ones, 0 for learning from a single mixed view.
+    """
 
     epochs: int = 60
     batch: int = 256
@@ -39,6 +44,7 @@ class Recipe:
     schedule: str = "onecycle"
     augment: str = "crop+flip"
     label_smoothing: float = 0.0
+    consistency: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -51,12 +57,16 @@ class Recipe:
         for field in ("weight_decay", "momentum", "label_smoothing"):
             if not 0 <= getattr(self, field) < 1:
                 raise UserError(f"recipe: {field} is {getattr(self, field)}: give a number in [0, 1)")
+        if not 0 <= self.consistency < math.inf:
+            raise UserError(f"recipe: consistency is {self.consistency}: give 0 or a number above")
+        if self.consistency and self.augment != "augmix":
+            raise UserError("recipe: consistency compares mixed views: add augment=augmix, or leave it 0")
 
 
 _CHOICES = {
     "optimizer": ("sgd", "adam"),
     "schedule": ("onecycle", "cosine", "constant"),
-    "augment": ("crop+flip", "none"),
+    "augment": ("crop+flip", "augmix", "none"),
 }
 
 RECIPES = {
@@ -64,6 +74,7 @@ RECIPES = {
     "paper": Recipe(
         epochs=50, batch=64, optimizer="adam", lr=1e-3, weight_decay=0.0, schedule="constant", augment="none"
     ),
+    "augmix": Recipe(epochs=100, batch=128, lr=0.1, schedule="cosine", augment="augmix"),
 }
 
 
@@ -93,8 +104,9 @@ def train(
 ) -> nn.Module:
     """Train `module` in place on uint8 images [n, H, W, 3]; return it on `device`, in evaluation mode.
 
-    The same module, data, recipe and device give the same weights. `bf16` computes in bfloat16 where torch's
-    autocast deems it safe.
+    The same module, data, recipe and device give the same weights. `bf16` is for speed on CUDA: it computes in
+    bfloat16 where torch's autocast deems it safe and takes the kernels that run fastest, whatever the order they add
+    in, so that weights then repeat only nearly.
     """
     device = torch.device(device)
     _check_pairs(images, labels)
@@ -104,14 +116,15 @@ def train(
     size = min(recipe.batch, len(pixels))
     steps = len(pixels) // size
     generator = torch.Generator().manual_seed(recipe.seed)
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+    with torch.backends.cudnn.flags(enabled=True, benchmark=bf16, deterministic=not bf16):
         for epoch in range(recipe.epochs):
             total = torch.zeros((), device=device)
-            for step, (x, index) in enumerate(_batches(pixels, size, recipe.augment, generator)):
+            for step, (x, index) in enumerate(_batches(pixels, size, recipe, generator)):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(recipe, (epoch + step / steps) / recipe.epochs)
                 with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    loss = F.cross_entropy(module(to_input(x)), targets[index], label_smoothing=recipe.label_smoothing)
+                    logits = module(x)
+                loss = _loss(logits.float(), targets[index], recipe)
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -188,24 +201,46 @@ def _optimizer(module: nn.Module, recipe: Recipe, fused: bool) -> torch.optim.Op
     return torch.optim.SGD(module.parameters(), momentum=recipe.momentum, nesterov=recipe.momentum > 0, **options)
 
 
-def _batches(pixels: Tensor, size: int, augment: str, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield one epoch as (images [size, H, W, 3], their indices), in random order.
+def _loss(logits: Tensor, targets: Tensor, recipe: Recipe) -> Tensor:
+    """Return the cross-entropy or, of three views one after the other, the first's and the divergence of all."""
+    views = logits.reshape(-1, *targets.shape, logits.shape[-1])
+    loss = F.cross_entropy(views[0], targets, label_smoothing=recipe.label_smoothing)
+    return loss + recipe.consistency * divergence(views) if recipe.consistency else loss
+
+
+def divergence(views: Tensor) -> Tensor:
+    """Return the Jensen-Shannon divergence of the views' logits [V, B, classes], averaged over the batch.
+
+    mean_v KL(p_v || M) with M = mean_v p_v.
+    """
+    p = views.softmax(-1)
+    middle = p.mean(0).clamp(1e-7, 1).log()
+    return (p * (views.log_softmax(-1) - middle)).sum(-1).mean()
+
+
+def _batches(pixels: Tensor, size: int, recipe: Recipe, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield one epoch as (what the network reads [views * size, 3, H, W], the images' indices), in random order.
 
     Images left over after the last whole batch wait for another epoch. All of an epoch's chances are drawn at
     once, on the CPU, so that every device sees the same ones.
     """
-    n = len(pixels)
+    n, height, width = pixels.shape[:3]
     order = torch.randperm(n, generator=generator)
     shift = torch.randint(2 * PAD + 1, (n, 2), generator=generator)
     flip = torch.randint(2, (n,), generator=generator, dtype=torch.bool)
     order, shift, flip = (chances.to(pixels.device) for chances in (order, shift, flip))
+    mixes = 0 if recipe.augment != "augmix" else 2 if recipe.consistency else 1
+    plans = [augmix.draw(n, height, width, generator).to(pixels.device) for _ in range(mixes)]
     for start in range(0, n - size + 1, size):
-        index = order[start : start + size]
-        if augment == "none":
-            yield pixels[index], index
-        else:
-            chosen = slice(start, start + size)
-            yield crop_and_flip(pixels[index], shift[chosen], flip[chosen]), index
+        chosen = slice(start, start + size)
+        index = order[chosen]
+        images = pixels[index]
+        if recipe.augment != "none":
+            images = crop_and_flip(images, shift[chosen], flip[chosen])
+        views = [augmix.mix(images.movedim(-1, 1), plan.part(chosen)) for plan in plans]
+        if mixes != 1:
+            views.insert(0, to_input(images))
+        yield views[0] if len(views) == 1 else torch.cat(views), index
 
 
 def crop_and_flip(images: Tensor, shift: Tensor, flip: Tensor) -> Tensor:

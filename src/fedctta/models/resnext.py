@@ -41,7 +41,7 @@ class ResNeXt29(nn.Module):
     """A 3x3 stem, three stages of three bottlenecks (planes 64, 128, 256), average, linear head.
 
     `normalise=True` maps [0, 1] images to [-1, 1] inside, as the public AugMix weights expect. The FedTSA and
-    FedCTTA papers ran those weights without it; `normalise=False` repeats that.
+    FedCTTA papers ran those weights without it; `normalise=False` repeats that, as the model `resnext29-raw`.
     """
 
     def __init__(self, classes: int = 10, normalise: bool = True) -> None:

@@ -19,14 +19,20 @@ from torch import Tensor, nn
 
 from fedctta.errors import UserError
 from fedctta.files import whole
-from fedctta.models import build
+from fedctta.models import ARCHITECTURES, build
 
 PACKAGED = Path(__file__).parent / "weights"
 
 
+def weights_of(model: str) -> str:
+    """Return the model whose weights `model` takes: itself, unless its architecture names another."""
+    architecture = ARCHITECTURES.get(model)
+    return (architecture and architecture.weights_of) or model
+
+
 def weights_name(model: str, dataset: str, recipe: str = "") -> str:
     """Return the file name of a checkpoint; a corrupted data set ("cifar10-c") shares its clean one's."""
-    return f"{'-'.join(filter(None, (model, dataset.removesuffix('-c'), recipe)))}.safetensors"
+    return f"{'-'.join(filter(None, (weights_of(model), dataset.removesuffix('-c'), recipe)))}.safetensors"
 
 
 def cached_path(model: str, dataset: str, recipe: str = "") -> Path:
@@ -56,10 +62,11 @@ def load_model(model: str, dataset: str, classes: int = 10, weights: str | Path 
     is_path = Path(recipe).suffix or Path(recipe).name != recipe
     path = Path(weights) if is_path else weights_path(model, dataset, recipe)
     if path is None:
-        clean = dataset.removesuffix("-c")
+        clean, trained = dataset.removesuffix("-c"), weights_of(model)
         raise UserError(
-            f"no {recipe}{' ' if recipe else ''}weights of {model} for {clean}: run `fedctta pretrain model={model} "
-            f"dataset={clean}{' recipe=' if recipe else ''}{recipe}`, or give the path of a .safetensors file"
+            f"no {recipe}{' ' if recipe else ''}weights of {trained} for {clean}: run `fedctta pretrain "
+            f"model={trained} dataset={clean}{' recipe=' if recipe else ''}{recipe}`, or give the path of a "
+            ".safetensors file"
         )
     load_weights(module, path)
     return module.eval()
