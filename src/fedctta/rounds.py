@@ -176,10 +176,13 @@ def unflatten(like: State, tensors: Tensors, device: torch.device, path: Path) -
             # The memory layout decides how torch rounds, so it must be that of an unbroken run.
             same = key in models and models[key].shape == tensor.shape
             parts[part][name] = torch.empty_like(models[key]).copy_(tensor) if same else tensor.to(device)
+    want = {"own": like.clients.own, "private": like.clients.private}
     fits = all(
-        got.keys() == want.keys() and all(got[n].shape == want[n].shape for n in got)
-        for got, want in ((parts["own"], like.clients.own), (parts["private"], like.clients.private))
+        parts[part].keys() == model.keys() and all(parts[part][n].shape == model[n].shape for n in model)
+        for part, model in want.items()
     )
     if not fits:
         raise UserError(f"{path} does not fit this run: delete it, or run without --resume")
-    return State(Client(parts["own"], parts["private"]), parts["memory"])
+    # In the order of an unbroken run too, since sums over tensors round by it.
+    own, private = ({name: parts[part][name] for name in model} for part, model in want.items())
+    return State(Client(own, private), parts["memory"])

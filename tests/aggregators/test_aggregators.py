@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedctta.aggregators import Server, Uploads, aggregators, mix, restrict
-from fedctta.clients import by_loop, by_vmap, stack
+from fedctta.aggregators import Server, Uploads, aggregators, mix, overall, restrict
+from fedctta.clients import Client, by_loop, by_vmap, stack
 
 FORMS = [
     ("local", {}),
@@ -27,6 +28,19 @@ FORMS = [
     ("fedctta", {"probe": "batch"}),
     ("fedctta", {"redraw": "round"}),
     ("fedctta", {"statistics": "received"}),
+    ("fedavgm", {}),
+    ("fedavgm", {"variant": "code", "restart": 2}),
+    ("fedamp", {}),
+    ("fedamp", {"variant": "code"}),
+    ("pfedgraph", {}),
+    ("pfedgraph", {"snap": False, "lam": 0.1}),
+    ("pfedgraph", {"variant": "code"}),
+    ("ldawa", {}),
+    ("ldawa", {"variant": "code"}),
+    ("fedbn", {}),
+    ("cfl", {}),
+    ("cfl", {"eps1": 0.7, "eps2": 0.7}),
+    ("cfl", {"variant": "code"}),
 ]
 ids = ["-".join([name, *map(str, parameters.values())]) for name, parameters in FORMS]
 
@@ -36,20 +50,27 @@ def aggregator(request):
     return aggregators.create(*request.param)
 
 
+@pytest.fixture(params=["statistics", "everything"])
+def source(request, tiny_network):
+    """What clients own: BatchNorm statistics (adapter bn), or parameters too (adapter grad)."""
+    return tiny_network.statistics if request.param == "statistics" else tiny_network.state
+
+
 def make_server(network, clients, lift=by_vmap):
     images = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(5))
     return Server(network, lift, seed=0, shape=(3, 8, 8), clients=clients, images=lambda count: images[:count])
 
 
-def make_uploads(network, aggregator, clients, seed=0):
-    """Clients with random statistics around the source's, signals from random batches, alternating domains."""
+def make_uploads(network, aggregator, source, clients, seed=0):
+    """Clients with random tensors around the source's, signals from random batches, alternating domains."""
     generator = torch.Generator().manual_seed(seed)
     own = {
         name: tensor * (0.5 + torch.rand(clients, *tensor.shape, generator=generator))
-        for name, tensor in network.statistics.items()
+        for name, tensor in source.items()
     }
     batches = torch.rand(clients, 4, 3, 8, 8, generator=generator)
-    parts = [aggregator.signal(network, None, x) for x in batches]
+    everybody = range(clients)
+    parts = [aggregator.signal(network, Client({n: t[i] for n, t in own.items()}), batches[i]) for i in everybody]
     signals = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
     return Uploads(own, signals, torch.ones(clients, dtype=torch.bool), torch.arange(clients) % 2)
 
@@ -61,55 +82,96 @@ def permuted(uploads, order):
     return Uploads(rows(uploads.own), rows(uploads.signals), uploads.active[order], uploads.domain[order])
 
 
+def matrices(weights):
+    """Every W there is: one, or one for each tensor."""
+    return list(weights.values()) if isinstance(weights, dict) else [weights]
+
+
+def play(aggregator, server, uploads, memory):
+    """Aggregate as the engine does; return W, the models sent and the memory."""
+    shared = aggregator.shares(server.network, uploads.own)
+    weights, memory = aggregator.collaborate(server, uploads._replace(own=shared), memory)
+    sent, memory = aggregator.step(mix(restrict(weights, uploads.active), shared), uploads.active, memory)
+    return weights, sent, memory
+
+
 @pytest.mark.parametrize("clients", [1, 2, 5])
-def test_rows_sum_to_one_and_are_not_negative(aggregator, clients, tiny_network):
+def test_rows_sum_to_one_and_are_not_negative(aggregator, source, clients, tiny_network):
     server = make_server(tiny_network, clients)
     memory = aggregator.init(server)
     for seed in range(3):
-        weights, memory = aggregator.collaborate(server, make_uploads(tiny_network, aggregator, clients, seed), memory)
-        assert weights.shape == (clients, clients)
-        assert (weights >= 0).all()
-        torch.testing.assert_close(weights.sum(1), torch.ones(clients), atol=1e-6, rtol=0)
+        uploads = make_uploads(tiny_network, aggregator, source, clients, seed)
+        weights, _, memory = play(aggregator, server, uploads, memory)
+        for w in (*matrices(weights), overall(weights, uploads.own)):
+            assert w.shape == (clients, clients)
+            assert (w >= 0).all()
+            torch.testing.assert_close(w.sum(1), torch.ones(clients), atol=1e-6, rtol=0)
 
 
-def test_permuting_clients_permutes_the_matrix(aggregator, tiny_network):
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@given(st.lists(st.booleans(), min_size=1, max_size=6).filter(any), st.integers(0, 100))
+def test_two_rounds_with_whoever_comes(aggregator, source, tiny_network, active, seed):
+    present, server = torch.tensor(active), make_server(tiny_network, len(active))
+    memory = aggregator.init(server)
+    with torch.no_grad():
+        for round_ in range(2):
+            uploads = make_uploads(tiny_network, aggregator, source, len(active), seed + round_)
+            uploads = uploads._replace(active=present)
+            weights, sent, memory = play(aggregator, server, uploads, memory)
+            for w in matrices(weights):
+                torch.testing.assert_close(w[present].sum(1), torch.ones(sum(active)), atol=1e-6, rtol=0)
+            for name, tensor in sent.items():
+                assert tensor.isfinite().all()
+                assert torch.equal(tensor[~present], uploads.own[name][~present])
+
+
+def test_permuting_clients_permutes_the_matrix(aggregator, source, tiny_network):
     order, server = torch.tensor([3, 0, 4, 1, 2]), make_server(tiny_network, 5)
     memory, memory_permuted = aggregator.init(server), aggregator.init(server)
     for seed in range(2):
-        uploads = make_uploads(tiny_network, aggregator, 5, seed)
-        weights, memory = aggregator.collaborate(server, uploads, memory)
-        again, memory_permuted = aggregator.collaborate(server, permuted(uploads, order), memory_permuted)
-        torch.testing.assert_close(again, weights[order][:, order], atol=1e-5, rtol=1e-4)
+        uploads = make_uploads(tiny_network, aggregator, source, 5, seed)
+        weights, sent, memory = play(aggregator, server, uploads, memory)
+        again, sent_again, memory_permuted = play(aggregator, server, permuted(uploads, order), memory_permuted)
+        for w, v in zip(matrices(weights), matrices(again), strict=True):
+            torch.testing.assert_close(v, w[order][:, order], atol=1e-5, rtol=1e-4)
+        for name, tensor in sent.items():
+            torch.testing.assert_close(sent_again[name], tensor[order], atol=1e-5, rtol=1e-4)
 
 
-def test_an_absent_client_changes_nothing_for_the_others(aggregator, tiny_network):
+def test_an_absent_client_changes_nothing_for_the_others(aggregator, source, tiny_network):
     server = make_server(tiny_network, 4)
     present = torch.tensor([True, False, True, True])
-    uploads = make_uploads(tiny_network, aggregator, 4)._replace(active=present)
-    stranger = {name: tensor.clone() for name, tensor in uploads.own.items()}
-    for tensor in stranger.values():
-        tensor[1] += 1.0
-    weights, _ = aggregator.collaborate(server, uploads, aggregator.init(server))
-    other, _ = aggregator.collaborate(server, uploads._replace(own=stranger), aggregator.init(server))
-    weights, other = restrict(weights, present), restrict(other, present)
-    torch.testing.assert_close(weights, other)
-    torch.testing.assert_close(weights.sum(1), torch.ones(4))
-    assert weights[1].tolist() == [0, 1, 0, 0]
-    assert (weights[present][:, 1] == 0).all()
+    memory, memory_other = aggregator.init(server), aggregator.init(server)
+    for seed in range(2):
+        uploads = make_uploads(tiny_network, aggregator, source, 4, seed)._replace(active=present)
+        stranger = {name: tensor.clone() for name, tensor in uploads.own.items()}
+        for tensor in stranger.values():
+            tensor[1] += 1.0
+        weights, sent, memory = play(aggregator, server, uploads, memory)
+        other, sent_other, memory_other = play(aggregator, server, uploads._replace(own=stranger), memory_other)
+        weights, other = restrict(weights, present), restrict(other, present)
+        for w, v in zip(matrices(weights), matrices(other), strict=True):
+            torch.testing.assert_close(w, v)
+            torch.testing.assert_close(w.sum(1), torch.ones(4))
+            assert w[1].tolist() == [0, 1, 0, 0]
+            assert (w[present][:, 1] == 0).all()
+        for name, tensor in sent.items():
+            torch.testing.assert_close(tensor[present], sent_other[name][present])
+            assert torch.equal(tensor[1], uploads.own[name][1])
 
 
-def test_memory_does_not_grow(aggregator, tiny_network):
+def test_memory_does_not_grow(aggregator, source, tiny_network):
     server = make_server(tiny_network, 3)
     memory = aggregator.init(server)
     sizes = []
     for seed in range(4):
-        _, memory = aggregator.collaborate(server, make_uploads(tiny_network, aggregator, 3, seed), memory)
+        _, _, memory = play(aggregator, server, make_uploads(tiny_network, aggregator, source, 3, seed), memory)
         sizes.append(sum(t.numel() for t in memory.values()))
     assert len(set(sizes)) == 1
 
 
-def test_lifting_does_not_change_the_matrix(aggregator, tiny_network):
-    uploads = make_uploads(tiny_network, aggregator, 3)
+def test_lifting_does_not_change_the_matrix(aggregator, source, tiny_network):
+    uploads = make_uploads(tiny_network, aggregator, source, 3)
     by = {}
     for lift in (by_vmap, by_loop):
         server = make_server(tiny_network, 3, lift)
@@ -117,21 +179,40 @@ def test_lifting_does_not_change_the_matrix(aggregator, tiny_network):
     torch.testing.assert_close(by[by_vmap], by[by_loop], atol=1e-5, rtol=1e-4)
 
 
+def test_a_signal_can_be_lifted(aggregator, source, tiny_network):
+    clients, x = Client(stack(source, 2)), torch.rand(2, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    by = [lift(partial(aggregator.signal, tiny_network))(clients, x) for lift in (by_vmap, by_loop)]
+    torch.testing.assert_close(by[0], by[1])
+
+
+def test_clients_that_own_nothing_are_no_failure(aggregator, tiny_network):
+    server = make_server(tiny_network, 2)
+    weights, sent, _ = play(aggregator, server, make_uploads(tiny_network, aggregator, {}, 2), aggregator.init(server))
+    assert overall(weights, {}).shape == (2, 2)
+    assert sent == {}
+
+
 def test_no_aggregator_is_given_labels(aggregator):
     assert set(inspect.signature(aggregator.collaborate).parameters) == {"server", "uploads", "memory"}
     assert set(inspect.signature(aggregator.signal).parameters) == {"network", "client", "x"}
+    assert set(inspect.signature(aggregator.step).parameters) == {"mixed", "active", "memory"}
 
 
-def test_equal_clients_are_not_told_apart(aggregator, tiny_network):
+def test_equal_clients_are_not_told_apart(aggregator, source, tiny_network):
     if not aggregator.communicates:
         pytest.skip("nobody collaborates")
     server = make_server(tiny_network, 4)
-    own = stack(tiny_network.statistics, 4)
     x = torch.rand(4, 3, 8, 8)
-    signals = stack(aggregator.signal(tiny_network, None, x), 4)
-    uploads = Uploads(own, signals, torch.ones(4, dtype=torch.bool), torch.zeros(4))
-    weights, _ = aggregator.collaborate(server, uploads, aggregator.init(server))
-    torch.testing.assert_close(weights, torch.full((4, 4), 0.25), atol=1e-4, rtol=0)
+    signals = stack(aggregator.signal(tiny_network, Client(source), x), 4)
+    uploads = Uploads(stack(source, 4), signals, torch.ones(4, dtype=torch.bool), torch.zeros(4))
+    weights, _, memory = play(aggregator, server, uploads, aggregator.init(server))
+    again, _, _ = play(aggregator, server, uploads, memory)
+    own = torch.eye(4, dtype=torch.bool)
+    for w in (*matrices(weights), *matrices(again)):
+        for alike in (w[own], w[~own]):
+            torch.testing.assert_close(alike, alike[:1].expand_as(alike), atol=1e-4, rtol=0)
+        if not (aggregator.name == "fedamp" and aggregator.variant == "code"):  # its weight on oneself is fixed
+            torch.testing.assert_close(w, torch.full((4, 4), 0.25), atol=1e-4, rtol=0)
 
 
 def test_mixing_by_hand():

@@ -1,0 +1,33 @@
+"""FedBN: FedAvg, but BatchNorm stays at home.
+
+theta_il <- (1/N) sum_j theta_jl      for every tensor l outside BatchNorm layers
+theta_il <- theta_il                  for their scales, shifts and statistics, which are not sent at all
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedctta.aggregators.fedavg import FedAvg
+from fedctta.errors import UserError
+from fedctta.network import Network, Tensors
+
+
+@dataclass(frozen=True)
+class FedBN(FedAvg):
+    """Average all models equally, but for BatchNorm tensors, which stay at home."""
+
+    name: ClassVar[str] = "fedbn"
+
+    def check(self, network: Network, own: Tensors) -> None:
+        """There must be something left to send."""
+        if not self.shares(network, own):
+            raise UserError(
+                "aggregator 'fedbn' keeps BatchNorm tensors at home and this adapter adapts nothing else: use"
+                " adapter=grad, or aggregator=local"
+            )
+
+    def shares(self, network: Network, own: Tensors) -> Tensors:
+        """All but the tensors of BatchNorm layers."""
+        return {name: tensor for name, tensor in own.items() if name.rpartition(".")[0] not in network.norms}

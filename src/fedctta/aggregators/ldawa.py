@@ -1,0 +1,68 @@
+"""L-DAWA: layer by layer, models that point away from the global one count less.
+
+For every tensor l, with g the global model of the round before (in the first round: FedAvg):
+
+    delta_jl = max(0, cos(theta_jl, g_l))
+    g_l      = sum_j delta_jl theta_jl / sum_j delta_jl        so W_l,ij = delta_jl / sum_k delta_kl
+
+Single numbers are averaged plainly, and so is a tensor whose cosines say nothing (a zero vector, or all negative).
+
+Dividing by the sum of delta is a reading that keeps W an average. The authors' released code divides by the number of
+clients N instead, and so does the code of the test-time papers:
+
+    g_l = (1/N) sum_j delta_jl theta_jl                         (`variant=code`)
+
+which shrinks every tensor by the mean delta, BatchNorm statistics among them. Close to the source model every delta is
+about 1 and either reading about FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.aggregators.vectors import first, for_active
+from fedctta.network import Tensors
+
+
+@dataclass(frozen=True)
+class LDAWA(Aggregator):
+    """Weight every tensor of a model by its cosine to the global one (variant=code: without renormalising)."""
+
+    name: ClassVar[str] = "ldawa"
+    variant: Literal["paper", "code"] = "paper"
+
+    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
+        """One W for every tensor, its rows all alike; with variant=code also what `step` scales by."""
+        memory, active, n = dict(memory), uploads.active, len(uploads.active)
+        if not uploads.own:  # nothing is adapted: all models are the source model
+            return torch.full((n, n), 1 / n, device=active.device), memory
+        weights = {}
+        for name, tensor in uploads.own.items():
+            delta = agreement(tensor, memory.get(f"global.{name}"), active)
+            weights[name] = (delta / delta.sum()).expand(n, n)
+            if self.variant == "code":
+                memory[f"scale.{name}"] = delta.sum() / active.sum()
+        return weights, memory
+
+    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
+        """Remember the global model; with variant=code, undo the normalisation first."""
+        if self.variant == "code":
+            mixed = {n: for_active(active, memory[f"scale.{n}"] * t, t) for n, t in mixed.items()}
+        return mixed, memory | {f"global.{name}": first(tensor, active) for name, tensor in mixed.items()}
+
+
+def agreement(stack: Tensor, reference: Tensor | None, active: Tensor) -> Tensor:
+    """delta[N] of one tensor of all clients: 0 for the absent, 1 for all present where there is nothing to compare."""
+    present = active.to(stack.dtype)
+    if reference is None or stack.dim() == 1:
+        return present
+    rows = stack.reshape(len(stack), -1)
+    cosine = F.cosine_similarity(rows, reference.reshape(1, -1), eps=torch.finfo(stack.dtype).tiny)
+    delta = torch.where(rows.any(1) & reference.any(), cosine.clamp(0, 1), 1) * present
+    return torch.where(delta.sum() > 0, delta, present)
