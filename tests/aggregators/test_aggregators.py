@@ -37,6 +37,11 @@ FORMS = [
     ("pfedgraph", {"variant": "code"}),
     ("ldawa", {}),
     ("ldawa", {"variant": "code"}),
+    ("fedtsa", {"ablation": "no-aug", "epochs": 10}),  # with masks, equivariant only if the noise moves along
+    ("fedtsa", {"ablation": "s-sim"}),
+    ("fedtsa", {"ablation": "ts-sim", "window": 2}),
+    ("fedtsa", {"ablation": "no-time", "lam": 0.0, "epochs": 5}),
+    ("fedtsa", {"variant": "code", "lam": 0.0, "epochs": 5}),
     ("fedbn", {}),
     ("cfl", {}),
     ("cfl", {"eps1": 0.7, "eps2": 0.7}),

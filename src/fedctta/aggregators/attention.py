@@ -1,0 +1,229 @@
+"""FedTSA's TS-Block: attention over time, then over clients, trained anew in every round. Equations as in the paper.
+
+X[N, T, D] holds the last T slots' indicators of N clients, `known[N, T]` which of them arrived; a slot that did not
+is zero in X, no key for anybody and no part of the loss, so it changes nothing for the others.
+
+    A^(T) = Q K^T / sqrt(D),  X^TA  = softmax(A^(T)) X         per client, over its slots     (Eq. 9-11)
+    A^(S) = Q K^T / sqrt(D),  X^TSA = softmax(A^(S)) X^TA      per slot, over the clients     (Eq. 12-14)
+    L     = ||X^TSA - X|| + lambda ||X^TSA - X^TSA'||          X^TSA': the masked pass        (Eq. 18)
+
+Q and K are linear layers with bias, at first the identity; V is the identity and stays so. All layers live in one
+tensor, the block[D + 1, 4 D]: columns temporal Q, K, spatial Q, K; the last row is the biases. Since rows of an
+attention sum to one, X^TA W + b = softmax(A^(T)) (X W + b): X is projected once for all layers and both passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Training(NamedTuple):
+    """How a block is trained. `lam` = 0 leaves the masked pass out, `temporal` = False the attention over time.
+
+    `code`: the published code's masks of fixed size that exclude keys, and mean squared errors; otherwise the paper's
+    Bernoulli masks multiplied with the scores, and norms.
+    """
+
+    epochs: int
+    lr: float
+    lam: float
+    code: bool
+    temporal: bool = True
+
+
+class Pairs(NamedTuple):
+    """Something about all pairs of slots of a client [N, T, T] and all pairs of clients in a slot [T, N, N].
+
+    Noise has an epoch axis before these; a spatial mask of one slot [1, N, N] stands for all slots.
+    """
+
+    temporal: Tensor
+    spatial: Tensor
+
+
+class Attention(NamedTuple):
+    """One pass through the block: softmaxed scores over time and over clients, X^TA[T, N, D] and X^TSA[T, N, D]."""
+
+    scores: Pairs
+    temporal: Tensor
+    output: Tensor
+
+
+def identity_block(x: Tensor, temporal: bool) -> Tensor:
+    """All layers before training: identity weights and zero biases."""
+    dim = x.shape[-1]
+    return F.pad(torch.eye(dim, device=x.device, dtype=x.dtype).repeat(1, 4 if temporal else 2), (0, 0, 0, 1))
+
+
+def visible(known: Tensor) -> Pairs:
+    """Which keys a query may look at: those that arrived, and always itself (so that no softmax is empty)."""
+    clients, slots = (torch.eye(n, dtype=torch.bool, device=known.device) for n in known.shape)
+    return Pairs(known[:, None, :] | slots, known.T[:, None, :] | clients)
+
+
+def attention(layers: Tensor, seen: Tensor, keep: Tensor | None = None, hard: bool = False) -> Tensor:
+    """softmax(Q K^T / sqrt(D)) over the keys seen (Eq. 10, 13); `keep` masks scores: to -inf (hard) or to 0."""
+    q, k = layers.chunk(2, -1)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if keep is not None and hard:
+        seen = seen & keep
+    elif keep is not None:
+        scores = scores * keep  # Eq. 16-17
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1)
+
+
+def ts_block(x: Tensor, projected: Tensor, seen: Pairs, keep: Pairs | None = None, hard: bool = False) -> Attention:
+    """Attend over time, then over clients (Eq. 9-14; with masks `keep`, Eq. 16-17)."""
+    *over_time, layers = projected.chunk(projected.shape[-1] // (2 * x.shape[-1]), -1)
+    a = torch.eye(x.shape[1], device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
+    if over_time:
+        a = attention(over_time[0], seen.temporal, keep and keep.temporal, hard)
+        x, layers = a @ x, a @ layers
+    x = x.transpose(0, 1)
+    s = attention(layers.transpose(0, 1), seen.spatial, keep and keep.spatial, hard)
+    return Attention(Pairs(a, s), x, s @ x)
+
+
+def bernoulli_masks(scores: Pairs, noise: Pairs) -> Pairs:
+    """Keep every pair with the probability of its attention, and every client's tie to itself (the paper).
+
+    The paper starts the spatial mask from the graph of Eq. 15, keeps its edges with probability a_ij and adds edges
+    it lacks with probability a_ij: either way a pair is kept with a_ij, so the graph itself drops out.
+    """
+    loops = torch.eye(scores.spatial.shape[-1], dtype=torch.bool, device=scores.spatial.device)
+    return Pairs(noise.temporal < scores.temporal, (noise.spatial < scores.spatial) | loops)
+
+
+def sized_masks(raw: Attention, noise: Pairs, known: Tensor) -> Pairs:
+    """Masks of fixed size (the published code).
+
+    Over time, 3/4 of a client's pairs are drawn by 1 - a and dropped, the diagonal excepted. Over clients, edges of
+    the last slot's graph, cos(X^TA_i, X^TA_j) > mean: 4/5 of them drawn by 1 - a are dropped, 1/5 of the absent ones
+    drawn by a are added; that mask serves all slots.
+    """
+    a, s = raw.scores.temporal, raw.scores.spatial[-1]
+    clients, slots = (torch.eye(n, dtype=torch.bool, device=known.device) for n in known.shape)
+    pairs = known[:, :, None] & known[:, None, :]
+    dropped = sample(1 - a, pairs, 3 * pairs.sum((-2, -1)) // 4, noise.temporal)
+
+    present = known[:, -1, None] & known[:, -1]
+    unit = F.normalize(raw.temporal[-1], dim=-1)
+    cosine = torch.where(present, unit @ unit.T, 0)
+    near = cosine > cosine.sum() / present.sum()
+    edges, gaps = near & present & ~clients, ~near & present & ~clients
+    lost = sample(1 - s, edges, 4 * edges.sum() // 5, noise.spatial[0])
+    added = sample(s, gaps, gaps.sum() // 5, noise.spatial[1])
+    return Pairs(~dropped | slots, ((edges & ~lost) | added | clients)[None])
+
+
+def sample(weight: Tensor, among: Tensor, count: Tensor, noise: Tensor) -> Tensor:
+    """Draw `count` of the entries `among` a matrix without replacement, with probability proportional to `weight`.
+
+    An exponential race: entry e finishes at Exp(1) / weight_e, and the first `count` are drawn.
+    """
+    time = -torch.log1p(-noise) / weight.clamp_min(1e-30)
+    order = time.masked_fill(~among, torch.inf).flatten(-2).argsort(-1)
+    first = torch.arange(order.shape[-1], device=order.device) < count[..., None]
+    return torch.zeros_like(first).scatter(-1, order, first).view_as(among)
+
+
+def distance(a: Tensor, b: Tensor, known: Tensor, squared: bool) -> Tensor:
+    """Return the mean square or the Frobenius norm of (a - b)[T, N, D] over the slots that arrived."""
+    difference = (a - b) * known.T[..., None]
+    if squared:
+        return difference.square().sum() / (known.sum() * a.shape[-1])
+    norm: Tensor = torch.linalg.vector_norm(difference)
+    return norm
+
+
+def objective(
+    block: Tensor, x: Tensor, known: Tensor, seen: Pairs, noise: Pairs | None, how: Training
+) -> tuple[Tensor, Tensor]:
+    """Return the loss (Eq. 18) and W, the softmaxed A^(S) of the last slot (Eq. 13)."""
+    projected = F.pad(x, (0, 1), value=1.0) @ block
+    raw = ts_block(x, projected, seen)
+    loss = distance(raw.output, x.transpose(0, 1), known, how.code)
+    if noise is not None:
+        with torch.no_grad():
+            keep = sized_masks(raw, noise, known) if how.code else bernoulli_masks(raw.scores, noise)
+        masked = ts_block(x, projected, seen, keep, how.code)
+        loss = loss + how.lam * distance(raw.output, masked.output, known, how.code)
+    return loss, raw.scores.spatial[-1].detach()
+
+
+def draw_noise(generator: torch.Generator, clients: int, slots: int, how: Training) -> Pairs | None:
+    """All uniform noise that one round's masks need, drawn at once."""
+    if not how.lam:
+        return None
+    shapes = (how.epochs, clients, slots, slots), (how.epochs, 2 if how.code else slots, clients, clients)
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = torch.split(torch.rand(sum(sizes), generator=generator), sizes)
+    return Pairs(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
+
+
+@torch.enable_grad()
+def train(x: Tensor, known: Tensor, noise: Pairs | None, how: Training) -> Tensor:
+    """Train a fresh block with Adam and return the W[N, N] of the epoch with the lowest loss."""
+    seen = visible(known)
+    block = identity_block(x, how.temporal).requires_grad_()
+    mean, square = torch.zeros_like(block), torch.zeros_like(block)
+    lowest, best = x.new_full((), torch.inf), x.new_zeros(len(x), len(x))
+    for epoch in range(how.epochs):
+        loss, weights = objective(block, x, known, seen, noise and Pairs(*(part[epoch] for part in noise)), how)
+        best = torch.where(loss < lowest, weights, best)
+        lowest = torch.minimum(lowest, loss.detach())
+        if epoch + 1 < how.epochs:
+            (gradient,) = torch.autograd.grad(loss, block)
+            adam(block, gradient, mean, square, epoch + 1, how.lr)
+    return best
+
+
+@torch.no_grad()
+def adam(block: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: int, lr: float) -> None:
+    """Take one step of Adam (betas 0.9 and 0.999), in place."""
+    mean.lerp_(gradient, 0.1)
+    square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+    # The clamp is far below the 1e-8 added next; roots of subnormal numbers take a CPU ten times longer.
+    root = square.clamp_min(torch.finfo(square.dtype).tiny).sqrt_()
+    scale = root.div_(math.sqrt(1 - 0.999**step)).add_(1e-8)
+    block.addcdiv_(mean, scale, value=-lr / (1 - 0.9**step))
+
+
+def collaboration(x: Tensor, known: Tensor, noise: Pairs | None, how: Training) -> Tensor:
+    """W of `train`; on a GPU as one CUDA graph, for its many small kernels take longer to launch than to run."""
+    if not x.is_cuda:
+        return train(x, known, noise, how)
+    return captured(x.shape, x.dtype, x.device, how)(x, known, noise)
+
+
+@lru_cache(maxsize=2)
+def captured(
+    shape: torch.Size, dtype: torch.dtype, device: torch.device, how: Training
+) -> Callable[[Tensor, Tensor, Pairs | None], Tensor]:
+    """Capture the whole training for one shape and return the function that replays it."""
+    x, known = torch.zeros(shape, dtype=dtype, device=device), torch.ones(shape[:2], dtype=torch.bool, device=device)
+    noise = draw_noise(torch.Generator(), shape[0], shape[1], how)
+    noise = noise and Pairs(*(part.to(device) for part in noise))
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):  # libraries set themselves up on first use, which a capture does not allow
+        train(x, known, noise, how._replace(epochs=min(2, how.epochs)))
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        weights = train(x, known, noise, how)
+
+    def replay(new_x: Tensor, new_known: Tensor, new_noise: Pairs | None) -> Tensor:
+        for held, new in zip((x, known, *(noise or ())), (new_x, new_known, *(new_noise or ())), strict=True):
+            held.copy_(new)
+        graph.replay()
+        return weights.clone()
+
+    return replay

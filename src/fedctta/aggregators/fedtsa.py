@@ -1,0 +1,123 @@
+"""FedTSA: a small attention block, trained by the server in every round, says who collaborates with whom.
+
+Client i uploads the indicator p_i^t: the mean feature, over its batch of slot t, of the frozen source model. The server
+keeps the last T slots of all clients, X, and trains a fresh TS-Block on them (see `attention`):
+
+    A_i^(T) = Q K^T / sqrt(D),  X^TA  = softmax(A_i^(T)) X          over the slots of a client    (Eq. 9-11)
+    A_t^(S) = Q K^T / sqrt(D),  X^TSA = softmax(A_t^(S)) X^TA       over the clients of a slot    (Eq. 12-14)
+    m_ij    = [cos(p_i^t, p_j^t) >= mean]                           who is alike now              (Eq. 15)
+    X^TA'   = softmax(A^(T) * M^tem) X                              a random part masked          (Eq. 16)
+    X^TSA'  = softmax(A^(S) * M^spa) X^TA'                                                        (Eq. 17)
+    L       = ||X^TSA - X|| + lambda ||X^TSA - X^TSA'||                                           (Eq. 18)
+
+and W = softmax(A_t^(S)) of the current slot, from the epoch with the lowest loss.
+
+Where the paper leaves a choice or cannot be meant as printed:
+- W is the softmax of A^(S): only that has the rows of Eq. 8. Probabilities a_ij are softmaxed for the same reason.
+- Edges of Eq. 15 stay with probability a_ij and missing ones come with probability a_ij, so all pairs are drawn with
+  a_ij and Eq. 15 has no effect. A client's tie to itself stays: the rule speaks of two clients.
+- Eq. 17 computes A^(S) from X^TA', as SA(X^TA') says and the published code does.
+- Products with a mask are taken literally: a masked score is 0, not excluded. Scores of 0 everywhere then satisfy the
+  second term of Eq. 18, so that lambda = 1 draws W towards the uniform matrix; excluding does not.
+- Norms are Frobenius norms. Epochs, and that the best one counts, are the published code's; so are layers with bias.
+
+`variant=code` is the published code: masks of fixed size that exclude what they mask (see `attention.sized_masks`),
+mean squared errors, T = 5, lambda = 0.1, lr = 1e-4, where the paper has 10, 1 and 1e-3. `window`, `lam` and `lr`
+overrule either. Figure 3's ablations: `s-sim` is untrained attention over the clients of this slot alone, `ts-sim` the
+untrained block, `no-time` leaves attention over time out and `no-aug` the masked pass.
+
+A slot that a client misses is no key for anybody and no part of the loss. The server's memory is N T (D + 1) numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.attention import Pairs, Training, collaboration, draw_noise
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import Network, Tensors
+
+
+class Constants(NamedTuple):
+    """What paper and published code set differently."""
+
+    window: int
+    lam: float
+    lr: float
+
+
+CONSTANTS = {"paper": Constants(10, 1.0, 1e-3), "code": Constants(5, 0.1, 1e-4)}
+
+
+@dataclass(frozen=True)
+class FedTSA(Aggregator):
+    """Weight peers by an attention over time and clients that the server trains in every round."""
+
+    name: ClassVar[str] = "fedtsa"
+    variant: Literal["paper", "code"] = "paper"
+    ablation: Literal["none", "s-sim", "ts-sim", "no-time", "no-aug"] = "none"
+    window: int | None = None  # None: the variant's
+    lam: float | None = None
+    lr: float | None = None
+    epochs: int = 100
+
+    def __post_init__(self) -> None:
+        window, lam, lr = self.constants
+        for name, value, least in (("window", window, 1), ("epochs", self.epochs, 1), ("lam", lam, 0), ("lr", lr, 0)):
+            if value < least:
+                raise UserError(f"fedtsa.{name}={value} must be at least {least}")
+
+    @property
+    def constants(self) -> Constants:
+        """The variant's constants, overruled by those given."""
+        window, lam, lr = CONSTANTS[self.variant]
+        return Constants(
+            window if self.window is None else self.window,
+            lam if self.lam is None else self.lam,
+            lr if self.lr is None else self.lr,
+        )
+
+    @property
+    def training(self) -> Training:
+        """How the block is trained. One epoch is the untrained block: W is taken before the step."""
+        epochs, lam, lr = self.epochs, self.constants.lam, self.constants.lr
+        if self.ablation in ("s-sim", "ts-sim"):
+            epochs, lam = 1, 0.0
+        elif self.ablation == "no-aug":
+            lam = 0.0
+        return Training(epochs, lr, lam, self.variant == "code", self.ablation not in ("s-sim", "no-time"))
+
+    def init(self, server: Server) -> Tensors:
+        """Start with round 0; the window follows with the first indicators."""
+        if not server.network.has_features:
+            raise UserError("fedtsa needs a model that ends in nn.Linear, for its features: use another aggregator")
+        return {"round": torch.zeros((), dtype=torch.int64)}
+
+    def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
+        """p_i^t: the source model's mean feature on the client's batch."""
+        return {"indicator": network({}, x).features.flatten(1).mean(0)}
+
+    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
+        """Move the window on by this slot, train a block on it, take its attention over clients."""
+        indicator, active = uploads.signals["indicator"], uploads.active
+        shape, how = (len(active), self.constants.window), self.training
+        x = memory.get("window", indicator.new_zeros(*shape, indicator.shape[-1]))
+        known = memory.get("known", active.new_zeros(shape))
+        x = slide(x, torch.where(active[:, None], indicator, 0))
+        known = slide(known, active)
+
+        generator = torch.Generator().manual_seed(server.seed * 1_000_003 + int(memory["round"]))
+        noise = draw_noise(generator, *shape, how)
+        weights = collaboration(x, known, noise and Pairs(*(part.to(x.device) for part in noise)), how)
+        return weights, {"window": x, "known": known, "round": memory["round"] + 1}
+
+
+def slide(window: Tensor, newest: Tensor) -> Tensor:
+    """Forget the oldest slot of window[N, T, ...] and append the newest."""
+    return torch.cat([window[:, 1:], newest[:, None]], 1)
