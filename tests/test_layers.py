@@ -25,8 +25,10 @@ LAYERS = (
     ("records",),
     ("report",),
     ("settings", "machine", "progress"),
+    ("papers",),
     ("workshop",),
     ("pretraining", "experiment"),
+    ("reproduction",),
     ("cli",),
     ("__main__",),
 )

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fedctta import settings
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
-from fedctta.settings import KEYS, Experiment, expand, load_preset, parse_words, presets
+from fedctta.settings import KEYS, Experiment, expand, load_preset, parse_words, presets, single
 
 
 def test_the_example_in_the_docstring():
-    assert doctest.testmod(settings) == (0, 1)
+    assert doctest.testmod(settings) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,18 @@ def test_without_adaptation_the_aggregator_does_not_matter():
 
 
 def test_a_parameter_is_swept_only_where_its_method_runs():
-    found = expand({"aggregator": ["fedctta", "local"], "fedctta.temperature": [0.5, 1]})
+    found = expand({"aggregator": ["fedctta", "local"], "fedctta.temperature": [0.5, 2]})
     assert [(e.aggregator, e.parameters) for e in found] == [
         ("fedctta", {"fedctta": {"temperature": 0.5}}),
-        ("fedctta", {"fedctta": {"temperature": 1.0}}),
+        ("fedctta", {"fedctta": {"temperature": 2.0}}),
         ("local", {}),
     ]
+
+
+def test_a_default_that_is_written_out_is_the_same_experiment():
+    said, unsaid = expand({"fedctta.temperature": 1.0})[0], expand({})[0]
+    assert said.fingerprint == unsaid.fingerprint
+    assert single({"fedctta.temperature": "1", "grad.lr": 0.5}) == unsaid  # grad is not in the run
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,12 @@ from fedctta.errors import UserError
 from fedctta.experiment import run as run_experiments
 from fedctta.files import require_writable
 from fedctta.models import ARCHITECTURES
+from fedctta.papers import load_paper, published
 from fedctta.pretraining import pretrain as pretrain_model
 from fedctta.registry import Registry, defaults
 from fedctta.report import print_table
+from fedctta.report.comparison import print_comparison
+from fedctta.reproduction import reproduce as run_reproduction
 from fedctta.settings import load_preset, parse_words, presets
 from fedctta.streams import schedules
 
@@ -72,6 +75,57 @@ def run(
     for note in dict.fromkeys(note for record in result for note in record.settings["notes"]):
         out.print(f"note: {note}", style="dim", soft_wrap=True)
     out.print(f"report: {page}", soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A published table or figure; without it, all are listed.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1; the papers use 5.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer slots; the table says so.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    panel: Annotated[str | None, typer.Option(help="Only this panel, for example CIFAR-10-C.")] = None,
+    shard: Annotated[str, typer.Option(help="Run only a part of the cells, for example 2/6.")] = "1/1",
+    folder: Annotated[Path, typer.Option("--out", help="Folder for finished cells and reports.")] = Path("runs"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run a published table or figure and show our numbers beside the paper's. Finished cells are kept.
+
+    Example: fedctta reproduce fedctta-table1 --quick --panel CIFAR-10-C
+    """
+    if name is None:
+        _list("published tables and figures", [(key, load_paper(key).title, "") for key in published()])
+        return
+    values = {key: _one(key, options) for key, options in parse_words(words or []).items()} | {"device": device}
+    try:
+        result = run_reproduction(
+            name,
+            seeds=seeds,
+            quick=quick,
+            panel=panel,
+            shard=shard,
+            out=folder,
+            progress=not quiet,
+            console=err,
+            **values,
+        )
+    except KeyboardInterrupt:
+        err.print("stopped; the same command continues where it was")
+        raise typer.Exit(130) from None
+    if shard == "1/1":
+        page = result.write(folder / result.paper.name)
+        print_comparison(result.tables, out)
+        out.print(f"report: {page}", soft_wrap=True)
+    else:
+        out.print(f"shard {shard} is done; the command without --shard gathers the table")
+    if result.failed:
+        raise UserError(f"{len(result.failed)} cells failed ({'; '.join(result.failed)}): their reasons are above")
+
+
+def _one(key: str, options: list[str]) -> str:
+    if len(options) > 1:
+        raise UserError(f"{key} has {len(options)} values: a reproduction takes one")
+    return options[0]
 
 
 @app.command()

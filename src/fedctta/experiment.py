@@ -102,12 +102,12 @@ def run(
         for k, experiment in enumerate(experiments):
             label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
             watch = partial(bar.watch, f"{label} seed {experiment.seed}")
-            records.append(_play(experiment, workshop, folder, resume, watch))
+            records.append(play(experiment, workshop, folder, resume, watch))
     found = Result(tuple(records))
     return found if chosen is None else Result(found.records, chosen.title, chosen.published)
 
 
-def _play(
+def play(
     experiment: Experiment,
     workshop: Workshop,
     folder: Path | None,

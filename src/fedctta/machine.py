@@ -21,6 +21,13 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def hardware(device: torch.device) -> str:
+    """Return the name of the machine's working part: the GPU, or the number of CPU threads used."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} CPU threads"
+
+
 @contextmanager
 def exact_arithmetic() -> Iterator[None]:
     """Full float32 and repeatable kernels on CUDA, so that a seed gives the same numbers every time."""

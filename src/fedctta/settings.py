@@ -11,7 +11,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -96,7 +96,7 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     Combinations that differ only in what cannot matter (a parameter of a method not in the run, an aggregator where
     nothing is adapted) are one experiment.
     """
-    methods = {name: kind for kind, registry in _REGISTRIES.items() for name in registry.classes()}
+    methods = _methods()
     choices: dict[str, list[Any]] = {}
     for key, value in values.items():
         options = list(value) if isinstance(value, (list, tuple)) else [value]
@@ -114,6 +114,16 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
             name = key.partition(".")[0]
             raise UserError(f"{key} has no effect: {methods[name]} {name} is in none of the runs; drop the key")
     return list(experiments.values())
+
+
+def single(values: Mapping[str, Any]) -> Experiment:
+    """Return the one experiment of single values; parameters of methods that are not in it have no effect."""
+    methods = _methods()
+    return _assemble({key: _read_option(key, value, methods) for key, value in values.items()})[0]
+
+
+def _methods() -> dict[str, str]:
+    return {name: kind for kind, registry in _REGISTRIES.items() for name in registry.classes()}
 
 
 def _read_option(key: str, option: Any, methods: Mapping[str, str]) -> Any:
@@ -138,14 +148,16 @@ def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
             raise unknown(kind, name, registry.classes())
     if plain.get("adapter") == "none":
         plain["aggregator"] = "local"  # nothing is adapted, so there is nothing to aggregate
-    present = {plain.get(kind, defaults(Experiment)[kind]) for kind in _REGISTRIES}
+    present = {plain.get(kind, defaults(Experiment)[kind]): registry for kind, registry in _REGISTRIES.items()}
+    usual = {name: defaults(registry.classes()[name]) for name, registry in present.items()}
     parameters: dict[str, dict[str, Any]] = {}
     used = set()
     for key, value in values.items():
         name, dot, parameter = key.partition(".")
         if dot and name in present:
-            parameters.setdefault(name, {})[parameter] = value
             used.add(key)
+            if value != usual[name].get(parameter, MISSING):  # said or not, it is the same experiment
+                parameters.setdefault(name, {})[parameter] = value
     return Experiment(**plain, parameters=parameters), used
 
 
@@ -170,22 +182,36 @@ def load_preset(name: str) -> Preset:
     path = Path(name) if name.endswith(".toml") else known.get(name)
     if path is None:
         raise unknown("preset", name, known)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no preset file {path}: check the path") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"cannot read the preset {path}: {error}") from None
+    content = read_toml(path)
     allowed = {"title", "run", "published"}
     for key in content:
         if key not in allowed:
             raise unknown(f"table in {path.name}", key, allowed)
         if key != "title" and not isinstance(content[key], dict):
             raise UserError(f"{path}: {key} must be a table: write [{key}] and its values below")
+    return Preset(content.get("title", path.stem), dotted(content.get("run", {})), content.get("published", {}))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, or say in one line what is wrong with it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no preset file {path}: check the path") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read the preset {path}: {error}") from None
+
+
+def dotted(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a method's table of parameters as dotted keys.
+
+    >>> dotted({"seed": 0, "fedctta": {"temperature": 0.5}})
+    {'seed': 0, 'fedctta.temperature': 0.5}
+    """
     values: dict[str, Any] = {}
-    for key, value in content.get("run", {}).items():
+    for key, value in table.items():
         if isinstance(value, dict):
             values |= {f"{key}.{parameter}": v for parameter, v in value.items()}
         else:
             values[key] = value
-    return Preset(content.get("title", path.stem), values, content.get("published", {}))
+    return values

@@ -22,6 +22,7 @@ from fedctta.data.catalogue import load
 from fedctta.data.corrupted import Domains, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
 from fedctta.errors import UserError
+from fedctta.machine import hardware
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model, load_weights
 from fedctta.network import Network
@@ -67,6 +68,7 @@ class Workshop:
         federation = Federation(adapter, aggregator, server, experiment.interval)
         settings = asdict(experiment) | {"model": model, "clients": clients, "slots": slots, "device": str(device)}
         settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(data.notes)}
+        settings |= {"hardware": hardware(device), "torch": torch.__version__}
         settings |= {"sh": stream.spatial_heterogeneity, "th": stream.temporal_heterogeneity}
         del settings["parameters"]  # in full, with defaults, under each method's name
         settings |= {m.name: p for m in (schedule, adapter, aggregator) if (p := parameters_of(m))}

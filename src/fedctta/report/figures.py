@@ -20,7 +20,7 @@ from fedctta.report.text import human_bytes, number
 
 MANY_SHIFTS = 60  # more vertical lines than this would hide the curves
 _INK, _FAINT = "#30343a", "#dfe2e6"
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "text.parse_math": False,  # a label may hold any character
     "text.color": _INK,
@@ -46,37 +46,37 @@ def plot(records: Sequence[Record]) -> Figure:
     columns = arrange(records)
     colours = pens(methods(columns))
     domains = max(len(_domains(column)) for column in columns)
-    with mpl.rc_context(_STYLE):
-        figure = _figure(11, max(3.6, 1.2 + 0.2 * domains) * len(columns) + 0.5)
+    with mpl.rc_context(STYLE):
+        figure = new_figure(11, max(3.6, 1.2 + 0.2 * domains) * len(columns) + 0.5)
         axes = figure.subplots(len(columns), 2, squeeze=False, width_ratios=(3, 2))
         for (left, right), column in zip(axes, columns, strict=True):
             _draw_time(left, column, colours)
             _draw_domains(right, column, colours)
             left.set_title(f"Accuracy over time, {column.name}")
             right.set_title("Accuracy by domain")
-        _legend(figure, colours)
+        show_legend(figure, colours)
     return figure
 
 
 def time_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
     """Accuracy over time of every method; a vertical line wherever any client's domain changes."""
-    with mpl.rc_context(_STYLE):
-        figure = _figure(9, 4.4)
+    with mpl.rc_context(STYLE):
+        figure = new_figure(9, 4.4)
         axes = figure.subplots()
         _draw_time(axes, column, colours)
         axes.set_title(f"Accuracy over time, {column.name}")
-        _legend(figure, {label: colours[label] for label in column.methods})
+        show_legend(figure, {label: colours[label] for label in column.methods})
     return figure
 
 
 def domain_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
     """Accuracy by domain: one line a domain, one dot a method."""
-    with mpl.rc_context(_STYLE):
-        figure = _figure(7.5, 1.6 + 0.27 * len(_domains(column)))
+    with mpl.rc_context(STYLE):
+        figure = new_figure(7.5, 1.6 + 0.27 * len(_domains(column)))
         axes = figure.subplots()
         _draw_domains(axes, column, colours)
         axes.set_title(f"Accuracy by domain, {column.name}")
-        _legend(figure, {label: colours[label] for label in column.methods}, dots=True)
+        show_legend(figure, {label: colours[label] for label in column.methods}, dots=True)
     return figure
 
 
@@ -85,8 +85,8 @@ def collaboration_figure(column: Column) -> Figure:
     runs = {
         label: found[0] for label, found in column.methods.items() if label != NO_ADAPT and found[0].collaboration.size
     }
-    with mpl.rc_context(_STYLE):
-        figure = _figure(9.6, 2.5 * max(1, len(runs)) + 0.4)
+    with mpl.rc_context(STYLE):
+        figure = new_figure(9.6, 2.5 * max(1, len(runs)) + 0.4)
         if not runs:
             figure.text(0.5, 0.5, "no collaboration was recorded", ha="center", va="center")
             return figure
@@ -102,8 +102,8 @@ def cost_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
     labels = list(column.methods)[::-1]
     sizes = [np.mean([run.bytes_up + run.bytes_down for run in column.methods[label]]) for label in labels]
     seconds = [np.mean([run.seconds for run in column.methods[label]]) for label in labels]
-    with mpl.rc_context(_STYLE):
-        figure = _figure(9, 0.9 + 0.32 * len(labels))
+    with mpl.rc_context(STYLE):
+        figure = new_figure(9, 0.9 + 0.32 * len(labels))
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, values, words, title in (
             (left, sizes, [human_bytes(float(v)) for v in sizes], "Bytes sent and received"),
@@ -121,7 +121,8 @@ def cost_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
     return figure
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure that saves without a display."""
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -184,7 +185,7 @@ def _draw_collaboration(figure: Figure | SubFigure, line: Sequence[Axes], label:
     bar.outline.set_visible(False)
 
 
-def _legend(figure: Figure, colours: Mapping[str, Pen], dots: bool = False) -> None:
+def show_legend(figure: Figure, colours: Mapping[str, Pen], dots: bool = False) -> None:
     """Show every method as the figure draws it: a line, or a dot that is hollow where the line is dashed."""
     lines = [
         Line2D(

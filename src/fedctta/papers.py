@@ -1,0 +1,181 @@
+"""Published tables and figures as TOML files: what to run, and the numbers the paper printed.
+
+A file holds one or more panels. A panel is a grid: its columns are settings, its rows are methods, and a cell is the
+experiment that puts a row into a column. `by` says what the printed numbers are: the mean of every cell, or, for a
+panel with one column, the accuracy by `domain` or by `position` in time (a fifteenth of the stream each, say).
+
+    title = "..."
+    paper = "FedCTTA (IJCNN 2025), Table I"
+    run = { weights = "paper" }                  # for all cells
+    quick = { slots = 5 }                        # what --quick changes; false at a row or column: not run then
+
+    [[panel]]
+    name = "CIFAR-10-C"
+    columns.niid = { stream = "niid" }
+    columns.iid = { stream = "iid" }
+    rows.FedAvg = { aggregator = "fedavg" }
+    published.FedAvg = [61.45, [67.41, 0.27]]     # in the order of the columns; [mean, spread]; "-" is not known
+
+Later ones win: the file's `run`, the panel's, the column's, the row's; `quick` likewise, on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from math import nan
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fedctta.errors import UserError, unknown
+from fedctta.settings import Experiment, dotted, read_toml, single
+
+By = Literal["mean", "domain", "position"]
+Figure = Literal["none", "dots", "lines", "matrices", "client"]
+Settings = Mapping[str, Any]
+Number = tuple[float, float]  # mean and spread; nan: not printed
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One grid of experiments with what the paper printed for it."""
+
+    name: str
+    columns: Mapping[str, Settings]
+    rows: Mapping[str, Settings]
+    run: Settings = field(default_factory=dict)
+    quick: Settings = field(default_factory=dict)
+    published: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+    by: By = "mean"
+    figure: Figure = "dots"
+    axis: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One published table or figure."""
+
+    name: str
+    title: str
+    paper: str
+    panels: tuple[Panel, ...]
+    run: Settings = field(default_factory=dict)
+    quick: Settings = field(default_factory=dict)
+    note: str = ""
+
+    def cells(self, panel: Panel, quick: bool, more: Settings) -> dict[tuple[str, str], Experiment]:
+        """Return the experiment of every row and column; `more` wins over all."""
+        found = {}
+        for row, of_row in panel.rows.items():
+            for column, of_column in panel.columns.items():
+                layers = [self.run, panel.run, of_column, of_row]
+                if quick:
+                    shortened = [of_column.get("quick", {}), of_row.get("quick", {})]
+                    if False in shortened:
+                        continue
+                    layers += [self.quick, panel.quick, *shortened]
+                values = {k: v for layer in layers for k, v in dotted(layer).items() if not k.startswith("quick")}
+                try:
+                    found[row, column] = single({**values, **more})
+                except UserError as error:
+                    raise UserError(f"{self.name}, {panel.name}, {row}, {column}: {error}") from error
+        return found
+
+
+def published() -> dict[str, Path]:
+    """Return the published tables and figures this package can reproduce, by name."""
+    folder = Path(str(files("fedctta") / "presets" / "papers"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load_paper(name: str) -> Paper:
+    """Read a published table or figure by name, or from a TOML file of the user's."""
+    known = published()
+    path = Path(name) if name.endswith(".toml") else known.get(name)
+    if path is None:
+        raise unknown("published table or figure", name, known)
+    content = read_toml(path)
+    _check_keys(path, "key", content, {"title", "paper", "run", "quick", "note", "panel"})
+    panels = content.get("panel")
+    if not isinstance(panels, list) or not panels:
+        raise UserError(f"{path}: there is no panel: write [[panel]] and its columns and rows below")
+    paper = Paper(
+        path.stem,
+        content.get("title", path.stem),
+        content.get("paper", ""),
+        tuple(_panel(path, panel) for panel in panels),
+        _table(path, content, "run"),
+        _table(path, content, "quick"),
+        content.get("note", ""),
+    )
+    names = [panel.name for panel in paper.panels]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: two panels have the same name: give each a name of its own")
+    for panel in paper.panels:
+        paper.cells(panel, quick=False, more={})  # so that a wrong key is told before the first run
+    return paper
+
+
+_PANEL_KEYS = {"name", "columns", "rows", "run", "quick", "published", "by", "figure", "axis", "text"}
+
+
+def _panel(path: Path, content: Any) -> Panel:
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: panel must be a table: write [[panel]] and its values below")
+    _check_keys(path, "key of a panel", content, _PANEL_KEYS)
+    tables = {key: _table(path, content, key) for key in ("columns", "rows", "run", "quick", "published")}
+    for key in ("columns", "rows"):
+        if not tables[key] or not all(isinstance(value, dict) for value in tables[key].values()):
+            raise UserError(f"{path}: a panel needs {key}: write [panel.{key}] with a table of settings for each")
+    for key, choices in (("by", get_args(By)), ("figure", get_args(Figure))):
+        if key in content and content[key] not in choices:
+            raise unknown(f"{key} in {path.name}", str(content[key]), choices)
+    by: By = content.get("by", "mean")
+    if by != "mean" and len(tables["columns"]) != 1:
+        raise UserError(f'{path}: by = "{by}" needs a panel with one column: split the panel')
+    _check_keys(path, "row in published", tables["published"], set(tables["rows"]))
+    numbers = {row: _numbers(path, row, values) for row, values in tables["published"].items()}
+    for row, values in numbers.items():
+        if by == "mean" and len(values) != len(tables["columns"]):
+            raise UserError(f"{path}: {row} has {len(values)} published numbers for {len(tables['columns'])} columns")
+    return Panel(
+        name=str(content.get("name", "")),
+        columns=tables["columns"],
+        rows=tables["rows"],
+        run=tables["run"],
+        quick=tables["quick"],
+        published=numbers,
+        by=by,
+        figure=content.get("figure", "dots"),
+        axis=str(content.get("axis", "")),
+        text=str(content.get("text", "")),
+    )
+
+
+def _numbers(path: Path, row: str, values: Any) -> tuple[Number, ...]:
+    def one(value: Any) -> Number:
+        if value == "-":
+            return nan, nan
+        pair = value if isinstance(value, list) else [value, nan]
+        if len(pair) != 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in pair):
+            raise UserError(f'{path}: published number {value!r} of {row}: write 66.23, [66.23, 0.28] or "-"')
+        return float(pair[0]), float(pair[1])
+
+    if not isinstance(values, list):
+        raise UserError(f"{path}: published numbers of {row} must be a list, in the order of the columns")
+    return tuple(one(value) for value in values)
+
+
+def _table(path: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    table = content.get(key, {})
+    if not isinstance(table, dict):
+        raise UserError(f"{path}: {key} must be a table: write [{key}] and its values below")
+    return table
+
+
+def _check_keys(path: Path, kind: str, content: Mapping[str, Any], allowed: set[str]) -> None:
+    for key in content:
+        if key not in allowed:
+            raise unknown(f"{kind} in {path.name}", key, allowed)

@@ -1,0 +1,207 @@
+"""A published table beside ours: every number with the paper's and the difference, or why there is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, nan
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from fedctta.records import Record
+from fedctta.report.columns import ORACLE
+from fedctta.report.text import number
+
+Grid = tuple[list[str], list[list[str]]]
+DIFFERENCE, PAPER = "difference", "paper"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of a table in percent: ours, one a seed; the paper's (nan: not printed); or why ours is missing."""
+
+    ours: tuple[float, ...] = ()
+    paper: float = nan
+    paper_spread: float = nan
+    reason: str = ""
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.ours)) if self.ours else nan
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over seeds, with n - 1 below the line; nan for a single seed."""
+        return float(np.std(self.ours, ddof=1)) if len(self.ours) > 1 else nan
+
+    @property
+    def difference(self) -> float:
+        """Ours less the paper's, in percentage points."""
+        return self.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method: its entries in the order of the columns."""
+
+    label: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One panel as it turned out. `across` says what its columns are: settings, domains or positions in time.
+
+    `runs` holds the records of every (row, setting); `figure` names the picture that suits it.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    lines: tuple[Line, ...]
+    across: str = "mean"
+    figure: str = "dots"
+    axis: str = ""
+    text: str = ""
+    runs: Mapping[tuple[str, str], tuple[Record, ...]] = field(default_factory=dict)
+
+    def best(self, column: int) -> frozenset[str]:
+        """Return the labels with the highest mean of a column; the upper bound does not compete."""
+        found = {
+            line.label: round(line.entries[column].mean, 2)
+            for line in self.lines
+            if isfinite(line.entries[column].mean) and not line.label.startswith(ORACLE)
+        }
+        top = max(found.values(), default=nan)
+        return frozenset(label for label, mean in found.items() if mean == top and len(found) > 1)
+
+    def missing(self) -> dict[str, list[str]]:
+        """Return the reasons why cells are missing, each with the cells."""
+        found: dict[str, list[str]] = {}
+        for line in self.lines:
+            for column, entry in zip(self.columns, line.entries, strict=True):
+                if entry.reason:
+                    where = f"{line.label}, {column}" if self.across == "mean" else line.label
+                    cells = found.setdefault(entry.reason, [])
+                    if where not in cells:
+                        cells.append(where)
+        return found
+
+    def filled(self) -> str:
+        """Return the text with every {row | column} replaced by our mean there."""
+        entries = {(line.label, c): e for line in self.lines for c, e in zip(self.columns, line.entries, strict=True)}
+
+        def ours(found: re.Match[str]) -> str:
+            row, _, column = (part.strip() for part in found[1].partition("|"))
+            entry = entries.get((row, column or self.columns[-1]))
+            return found[0] if entry is None else number(entry.mean)
+
+        return re.sub(r"\{([^{}]+)\}", ours, self.text)
+
+    def turned(self) -> Comparison:
+        """Return the table with rows and columns exchanged."""
+        columns = zip(*(line.entries for line in self.lines), strict=True)
+        lines = tuple(Line(name, entries) for name, entries in zip(self.columns, columns, strict=True))
+        return Comparison(self.name, tuple(line.label for line in self.lines), lines)
+
+    def grid(self, bold: str = "{}") -> Grid:
+        """Lay the strings out: settings two columns each, domains and positions three lines a method."""
+        return self._wide(bold) if self.across == "mean" else self._long(bold)
+
+    def markdown(self) -> str:
+        """Return the table in Markdown, best values in bold."""
+        head, body = self.grid("**{}**")
+        rule = [":--" if k == 0 else "--:" for k in range(len(head))]
+        lines = ([cell.replace("|", "\\|") for cell in line] for line in (head, rule, *body))
+        return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+    def _wide(self, bold: str) -> Grid:
+        head, body = ["method"], [[line.label] for line in self.lines]
+        for k, column in enumerate(self.columns):
+            best = self.best(k)
+            paper = any(isfinite(line.entries[k].paper) for line in self.lines)
+            head += [column, "paper (diff)"] if paper else [column]
+            for cells, line in zip(body, self.lines, strict=True):
+                entry = line.entries[k]
+                text = ours(entry)
+                cells.append(bold.format(text) if line.label in best else text)
+                if paper:
+                    cells.append(theirs(entry))
+        return head, body
+
+    def _long(self, bold: str) -> Grid:
+        body = []
+        for line in self.lines:
+            texts = [number(entry.mean) if entry.ours else reason_word(entry) for entry in line.entries]
+            for k, column_best in enumerate(self.best(k) for k in range(len(self.columns))):
+                texts[k] = bold.format(texts[k]) if line.label in column_best else texts[k]
+            body.append([line.label, *texts])
+            if any(isfinite(entry.paper) for entry in line.entries):
+                body.append([PAPER, *(number(entry.paper) for entry in line.entries)])
+                if any(entry.ours for entry in line.entries):
+                    body.append([DIFFERENCE, *(signed(entry.difference) for entry in line.entries)])
+        return ["method", *self.columns], body
+
+
+def ours(entry: Entry) -> str:
+    """Write our mean and spread, or a word for why there is none."""
+    if not entry.ours:
+        return reason_word(entry)
+    return number(entry.mean) + (f" ± {number(entry.spread)}" if isfinite(entry.spread) else "")
+
+
+def theirs(entry: Entry) -> str:
+    """Write the paper's number and the difference."""
+    if not isfinite(entry.paper):
+        return "-"
+    return number(entry.paper) + (f" ({signed(entry.difference)})" if entry.ours else "")
+
+
+def reason_word(entry: Entry) -> str:
+    """Write why a cell is empty in one word; the whole reason stands below the table."""
+    return (UNAVAILABLE if entry.reason.startswith(UNAVAILABLE) else "failed") if entry.reason else "-"
+
+
+UNAVAILABLE = "not available"
+
+
+def signed(value: float) -> str:
+    """Write a difference with its sign."""
+    return f"{value:+.2f}" if isfinite(value) else "-"
+
+
+def csv_of(comparisons: Iterable[Comparison]) -> str:
+    """Return one line a number, full precision, empty where it is not known."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["panel", "method", "column", "mean", "spread", "seeds", "paper", "paper_spread", "reason"])
+    for table in comparisons:
+        for line in table.lines:
+            for column, entry in zip(table.columns, line.entries, strict=True):
+                known = [v if isfinite(v) else "" for v in (entry.mean, entry.spread, entry.paper, entry.paper_spread)]
+                row = [table.name, line.label, column, *known[:2], len(entry.ours), *known[2:], entry.reason]
+                writer.writerow(row)
+    return out.getvalue()
+
+
+def print_comparison(tables: Sequence[Comparison], console: Console) -> None:
+    """Print the tables to a terminal, with the reasons of missing cells; domains and positions go down."""
+    if not console.is_terminal:  # a file has room for whole lines
+        console = Console(file=console.file, width=400)
+    for table in tables:
+        head, body = table.grid("[bold]{}[/bold]") if table.across == "mean" else table.turned().grid()
+        view = RichTable(title=escape(table.name), title_justify="left", header_style="dim", box=None, pad_edge=False)
+        for k, name in enumerate(head):
+            view.add_column(escape(name), justify="left" if k == 0 else "right")
+        for line in body:
+            view.add_row(*line)
+        console.print(view)
+        for reason, cells in table.missing().items():
+            console.print(f"{', '.join(cells)}: {reason}", style="dim", markup=False, soft_wrap=True)
+        console.print()

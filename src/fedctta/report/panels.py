@@ -1,0 +1,152 @@
+"""The figures of a reproduction: ours as dots or lines, the paper's as hollow diamonds, matrices over time."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from fedctta.records import Record
+from fedctta.report.colours import pens
+from fedctta.report.comparison import Comparison
+from fedctta.report.curves import scale_floor, shifts
+from fedctta.report.figures import STYLE, new_figure, show_legend
+
+MOMENTS = 5  # matrices shown of a run
+_OURS, _PAPER = "#0072b2", "#d55e00"
+
+
+def panel_figure(table: Comparison) -> Figure | None:
+    """Return the figure of a panel, or None where it has none or nothing was run."""
+    if table.figure == "none" or not any(table.runs.values()):
+        return None
+    with mpl.rc_context(STYLE):
+        return _DRAWN_BY[table.figure](table)
+
+
+def dots_figure(table: Comparison) -> Figure:
+    """Methods down: one picture a setting, or one line a domain or position, the paper's numbers beside ours."""
+    if table.across != "mean":
+        return lines_figure(table)
+    labels = [line.label for line in table.lines]
+    figure = new_figure(2.6 + 2.1 * len(table.columns), 1.2 + 0.27 * len(labels))
+    axes = figure.subplots(1, len(table.columns), sharey=True, squeeze=False)[0]
+    for k, (ax, column) in enumerate(zip(axes, table.columns, strict=True)):
+        for row, line in enumerate(table.lines):
+            entry = line.entries[k]
+            if isfinite(entry.paper):
+                ax.plot(entry.paper, row, "D", color=_PAPER, markerfacecolor="white", markersize=4.5)
+            if entry.ours:
+                spread = entry.spread if isfinite(entry.spread) else 0
+                ax.errorbar(entry.mean, row, xerr=spread, fmt="o", color=_OURS, markersize=4.5, linewidth=1)
+        ax.set_title(column)
+        ax.set_yticks(range(len(labels)), labels)
+        ax.set_ylim(len(labels) - 0.5, -0.5)
+        ax.set_xlabel("accuracy (%)")
+        ax.grid()
+    _explain(figure, table)
+    return figure
+
+
+def lines_figure(table: Comparison) -> Figure:
+    """One line a method over the columns; the paper's numbers as diamonds of the same colour."""
+    names = table.columns if table.across == "mean" else table.columns[:-1]  # the last is the mean
+    colours = pens(line.label for line in table.lines)
+    figure = new_figure(8 if len(names) > 8 else 6, 4.2)
+    ax = figure.subplots()
+    at = np.arange(len(names))
+    for line in table.lines:
+        pen, shown = colours[line.label], line.entries[: len(names)]
+        means, spreads = [e.mean for e in shown], [e.spread if isfinite(e.spread) else 0 for e in shown]
+        style = (0, (4, 2)) if pen.dashed else "-"
+        ax.errorbar(at, means, yerr=spreads, color=pen.colour, linestyle=style, marker="o", markersize=4, linewidth=1.4)
+        ax.plot(at, [e.paper for e in shown], "D", color=pen.colour, markerfacecolor="white", markersize=4.5)
+    crowded = sum(map(len, names)) > 70
+    ticks = [name.replace("_", " ") for name in names]
+    ax.set_xticks(at, ticks, rotation=40 if crowded else 0, ha="right" if crowded else "center")
+    ax.set_xlabel(table.axis or {"domain": "corruption", "position": "position in time"}.get(table.across, ""))
+    ax.set_ylabel("accuracy (%)")
+    ax.set_title(table.name)
+    ax.grid(axis="y")
+    if any(isfinite(entry.paper) for line in table.lines for entry in line.entries):
+        ax.plot([], [], "D", color="#30343a", markerfacecolor="white", markersize=4.5, label="paper")
+        ax.legend(frameon=False, loc="best")
+    show_legend(figure, colours)
+    return figure
+
+
+def matrices_figure(table: Comparison) -> Figure:
+    """Who listens to whom, one line a method and one picture a moment, clients numbered from 1."""
+    runs = _first_runs(table)
+    figure = new_figure(1.2 + 1.75 * MOMENTS, 0.5 + 1.95 * len(runs))
+    axes = figure.subplots(len(runs), MOMENTS, squeeze=False)
+    for line, (label, run) in zip(axes, runs, strict=True):
+        chosen = np.linspace(0.5 / MOMENTS, 1 - 0.5 / MOMENTS, MOMENTS) * (len(run.collaboration) - 1)
+        pictures = run.collaboration[chosen.round().astype(int)]
+        top = max(float(pictures.max()), scale_floor(pictures.shape[1]))
+        for ax, picture, k in zip(line, pictures, chosen.round().astype(int), strict=True):
+            shown = ax.imshow(picture, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
+            ax.set_title(f"round {run.collaboration_rounds[k] + 1}", weight="normal", size=9)
+            _number_clients(ax, picture.shape[0], both=True)
+        line[0].set_ylabel(label)
+        bar = figure.colorbar(shown, ax=list(line), shrink=0.8, aspect=14, pad=0.01, ticks=[0, top], format="%.2g")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def client_figure(table: Comparison) -> Figure:
+    """What client 1 takes from every client over time; dotted lines where domains change."""
+    runs = _first_runs(table)
+    figure = new_figure(9, 0.7 + 2.2 * len(runs))
+    for ax, (label, run) in zip(figure.subplots(len(runs), 1, squeeze=False)[:, 0], runs, strict=True):
+        weights = _over_time(run)
+        over = (0.5, len(weights) + 0.5, weights.shape[1] - 0.5, -0.5)  # rounds count from 1
+        shown = ax.imshow(weights.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest", extent=over)
+        for at in shifts(run.domain):
+            ax.axvline(at + 0.5, color="#30343a", alpha=0.4, linewidth=0.7, linestyle=":")
+        ax.set_title(f"{label}: weights of client 1")
+        ax.set_xlabel("round")
+        ax.set_ylabel("client")
+        _number_clients(ax, weights.shape[1], both=False)
+        figure.colorbar(shown, ax=ax, pad=0.01, aspect=14).outline.set_visible(False)
+    return figure
+
+
+def _over_time(run: Record) -> NDArray[np.float32]:
+    """Return weights[T, N] of client 1, each kept matrix standing until the next."""
+    at = np.searchsorted(run.collaboration_rounds, np.arange(len(run.seen)), side="right") - 1
+    weights: NDArray[np.float32] = run.collaboration[np.clip(at, 0, None), 0]
+    return weights
+
+
+def _first_runs(table: Comparison) -> list[tuple[str, Record]]:
+    """Return the first seed of every row, in its first setting that was run."""
+    found: dict[str, Record] = {}
+    for (row, _), records in table.runs.items():
+        if records:
+            found.setdefault(row, records[0])
+    return list(found.items())
+
+
+def _number_clients(ax: Axes, clients: int, both: bool) -> None:
+    ticks = np.arange(0, clients, max(1, clients // 5))
+    ax.set_yticks(ticks, [str(k + 1) for k in ticks])
+    if both:
+        ax.set_xticks(ticks, [str(k + 1) for k in ticks])
+        ax.tick_params(labelsize=7)
+    ax.spines[:].set_visible(False)
+
+
+def _explain(figure: Figure, table: Comparison) -> None:
+    marks = [Line2D([], [], color=_OURS, linestyle="", marker="o", label="ours")]
+    if any(isfinite(entry.paper) for line in table.lines for entry in line.entries):
+        marks.append(Line2D([], [], color=_PAPER, linestyle="", marker="D", markerfacecolor="white", label="paper"))
+    figure.legend(handles=marks, loc="outside lower left", ncols=2, frameon=False)
+
+
+_DRAWN_BY = {"dots": dots_figure, "lines": lines_figure, "matrices": matrices_figure, "client": client_figure}

@@ -1,0 +1,178 @@
+"""A reproduction as files: a page that needs nothing else, a Markdown file for docs, the numbers, the figures."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from fedctta.files import whole
+from fedctta.records import Record
+from fedctta.report.comparison import DIFFERENCE, PAPER, Comparison, csv_of
+from fedctta.report.panels import panel_figure
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title>
+<style>
+{style}
+img {{ max-width: 100%; height: auto; background: white; }}
+tr.{paper} > *, tr.{difference} > * {{ color: var(--quiet); border-top: 0; padding-top: 0; }}
+</style>
+</head>
+<body>
+<main>
+<header><h1>{title}</h1>
+{lead}
+</header>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What is told about a reproduction beside its tables."""
+
+    name: str
+    title: str
+    paper: str
+    note: str
+    command: str
+    quick: bool
+
+
+def write_reproduction(story: Story, tables: Sequence[Comparison], folder: Path) -> Path:
+    """Write report.html, NAME.md, NAME.csv and one PNG a panel; return the page's path."""
+    pictures: dict[str, Path] = {}
+    for table in tables:
+        figure = panel_figure(table)
+        if figure is not None:
+            tail = f"-{slug(table.name)}" if len(tables) > 1 else ""
+            pictures[table.name] = folder / f"{story.name}{tail}.png"
+            with whole(pictures[table.name]) as part:
+                figure.savefig(part, format="png")
+    _write(folder / f"{story.name}.csv", csv_of(tables))
+    _write(folder / f"{story.name}.md", markdown(story, tables, {name: p.name for name, p in pictures.items()}))
+    page = folder / "report.html"
+    _write(page, html(story, tables, {name: p.read_bytes() for name, p in pictures.items()}))
+    return page
+
+
+def markdown(story: Story, tables: Sequence[Comparison], pictures: dict[str, str]) -> str:
+    """Return the Markdown page; pictures are file names by panel."""
+    parts = [f"# {story.title}", *facts(story, tables)]
+    for table in tables:
+        parts += [f"## {table.name}"] if table.name else []
+        parts += [table.filled()] if table.text else []
+        parts.append(table.markdown().strip())
+        parts += [f"{', '.join(cells)}: {reason}" for reason, cells in table.missing().items()]
+        if table.name in pictures:
+            parts.append(f"![{table.name or story.title}]({pictures[table.name]})")
+    parts += [story.note.strip()] if story.note else []
+    return "\n\n".join(parts) + "\n"
+
+
+def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
+    """Say what was run, where, when, and how long it took."""
+    runs = list({id(run): run for table in tables for found in table.runs.values() for run in found}.values())
+    lines = [f"Published: {story.paper}."] if story.paper else []
+    if not runs:
+        return [*lines, f"Command: `{story.command}`. Nothing could be run."]
+
+    def all_of(key: str) -> str:
+        return ", ".join(dict.fromkeys(str(run.settings[key]) for run in runs if key in run.settings))
+
+    rounds = ", ".join(map(str, sorted({len(run.seen) for run in runs})))
+    lines.append(
+        f"Command: `{story.command}`. Made on {date.today().isoformat()} on {all_of('hardware')} with torch"
+        f" {all_of('torch')}: {len(runs)} runs of {rounds} rounds, seeds {all_of('seed')},"
+        f" {sum(run.seconds for run in runs):,.0f} seconds in all."
+    )
+    if story.quick:
+        lines.append(f"**Shortened by --quick: {quick_words(runs)}.** Printed numbers are of the whole protocol.")
+    notes = dict.fromkeys(str(note) for run in runs for note in run.settings.get("notes", ()))
+    if any(
+        table.across == "mean" and any(len(e.ours) for line in table.lines for e in line.entries) for table in tables
+    ):
+        lines.append("Accuracy in percent; in brackets ours less the paper's, in points; bold is the best of a column.")
+    return [*lines, *notes]
+
+
+def quick_words(runs: Sequence[Record]) -> str:
+    """Say how many slots a domain lasts where the papers use 50."""
+    slots = sorted({int(run.settings["slots"]) for run in runs if "slots" in run.settings})
+    return f"{' or '.join(map(str, slots))} slots a corruption instead of the papers' 50" if slots else "fewer slots"
+
+
+def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes]) -> str:
+    """Return the page; pictures are PNG files by panel, written into it."""
+    body = []
+    for table in tables:
+        body.append(f"<section><h2>{escape(table.name)}</h2>{paragraphs(table.filled())}")
+        body.append(f'<div class="wide">{_table(table)}</div>')
+        body += [
+            f'<p class="note">{escape(", ".join(cells))}: {escape(reason)}</p>'
+            for reason, cells in table.missing().items()
+        ]
+        if table.name in pictures:
+            data = base64.b64encode(pictures[table.name]).decode("ascii")
+            body.append(f'<p><img alt="{escape(table.name or story.title)}" src="data:image/png;base64,{data}"></p>')
+        body.append("</section>")
+    body.append(paragraphs(story.note))
+    style = (files("fedctta.report") / "page" / "page.css").read_text(encoding="utf-8")
+    lead = "".join(paragraphs(line) for line in facts(story, tables))
+    return _PAGE.format(
+        title=escape(story.title), style=style, lead=lead, body="\n".join(body), paper=PAPER, difference=DIFFERENCE
+    )
+
+
+def paragraphs(text: str) -> str:
+    """Turn the little Markdown of texts (paragraphs, `code`, **bold**, *emphasis*) into HTML."""
+    out = []
+    for part in filter(None, (p.strip() for p in text.split("\n\n"))):
+        line = escape(" ".join(part.split()))
+        for mark, tag in ((r"`([^`]+)`", "code"), (r"\*\*(.+?)\*\*", "strong"), (r"\*(.+?)\*", "em")):
+            line = re.sub(mark, rf"<{tag}>\1</{tag}>", line)
+        out.append(f"<p>{line}</p>")
+    return "".join(out)
+
+
+def _table(table: Comparison) -> str:
+    head, body = table.grid("<strong>{}</strong>")
+    top = "".join(f'<th scope="col"{"" if k == 0 else _N}>{escape(name)}</th>' for k, name in enumerate(head))
+    lines = []
+    for line in body:
+        cells = "".join(f"<td{_N}>{cell}</td>" for cell in line[1:])
+        kind = f' class="{line[0]}"' if line[0] in (PAPER, DIFFERENCE) else ""
+        lines.append(f'<tr{kind}><th scope="row">{escape(line[0])}</th>{cells}</tr>')
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+_N = ' class="n"'
+
+
+def slug(name: str) -> str:
+    """Make a file name of a panel's name.
+
+    >>> slug("CIFAR-10-C, SH")
+    'cifar-10-c-sh'
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+
+
+def _write(path: Path, text: str) -> None:
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")

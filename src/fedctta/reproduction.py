@@ -1,0 +1,223 @@
+"""Run a published table or figure and put our numbers beside the paper's.
+
+Every cell is an experiment that is kept when it is done, under a name made of all that decides its numbers. Tables
+therefore share cells, an interrupted reproduction continues where it stopped, and one more seed runs that seed only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedctta.errors import UserError, unknown
+from fedctta.experiment import play
+from fedctta.files import require_writable
+from fedctta.machine import choose_device, exact_arithmetic
+from fedctta.papers import Panel, Paper, load_paper
+from fedctta.progress import RoundBar
+from fedctta.records import Record
+from fedctta.report.comparison import UNAVAILABLE, Comparison, Entry, Line
+from fedctta.report.reproduction import Story, write_reproduction
+from fedctta.settings import Experiment
+from fedctta.workshop import Workshop
+
+Cells = Mapping[tuple[str, str], Experiment]
+Outcome = tuple[tuple[Record, ...], str]  # the seeds that ran, and why others did not
+Grid = tuple[tuple[str, ...], tuple[Line, ...]]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why a cell has no record."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came out: one comparison a panel."""
+
+    paper: Paper
+    tables: tuple[Comparison, ...]
+    command: str
+    quick: bool
+
+    def write(self, folder: str | Path) -> Path:
+        """Write the page, the Markdown file, the numbers and the figures; return the page's path."""
+        story = Story(
+            name=self.paper.name,
+            title=self.paper.title,
+            paper=self.paper.paper,
+            note=self.paper.note,
+            command=self.command,
+            quick=self.quick,
+        )
+        return write_reproduction(story, self.tables, Path(folder))
+
+    @property
+    def failed(self) -> list[str]:
+        """Return the cells that failed, other than for want of data."""
+        reasons = [item for table in self.tables for item in table.missing().items()]
+        return [cell for reason, cells in reasons if not reason.startswith(UNAVAILABLE) for cell in cells]
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int = 1,
+    quick: bool = False,
+    panel: str | None = None,
+    shard: str = "1/1",
+    out: str | Path = "runs",
+    progress: bool = False,
+    console: Console | None = None,
+    **values: Any,
+) -> Reproduction:
+    """Run all cells of a published table or figure that are not kept in `out` yet, and compare.
+
+    `values` are experiment keys that win over the preset's (`device="cpu"`, `weights="auto"`). `shard="2/6"` runs
+    every sixth cell only, beginning with the second, so that several processes can share the work; a last call
+    without it gathers the whole table.
+    """
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds} must be at least 1")
+    paper = load_paper(name)
+    panels = _chosen(paper, panel)
+    choose_device(str(values.get("device", "auto")))
+    grids = [paper.cells(each, quick, values) for each in panels]
+    every = {experiment.fingerprint: experiment for grid in grids for experiment in grid.values()}
+    plan = [replace(experiment, seed=seed) for seed in range(seeds) for experiment in every.values()]
+    mine = _shard(plan, shard)
+    folder = Path(out)
+    require_writable(folder / "runs")
+    found: dict[str, Record | Missing] = {}
+    workshop, lacking = Workshop({}), Lacking()
+    with exact_arithmetic(), RoundBar(console or Console(stderr=True), progress) as bar:
+        for k, experiment in enumerate(mine):
+            label = f"[{k + 1}/{len(mine)}] {experiment.dataset} {experiment.stream}"
+            watch = partial(bar.watch, f"{label} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}")
+            found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch)
+    tables = [_compare(each, grid, seeds, found) for each, grid in zip(panels, grids, strict=True)]
+    return Reproduction(paper, tuple(tables), _command(name, seeds, quick, panel, values), quick)
+
+
+def _chosen(paper: Paper, name: str | None) -> list[Panel]:
+    if name is None:
+        return list(paper.panels)
+    chosen = [panel for panel in paper.panels if panel.name == name]
+    if not chosen:
+        raise unknown(f"panel of {paper.name}", name, [panel.name for panel in paper.panels])
+    return chosen
+
+
+def _shard(plan: Sequence[Experiment], shard: str) -> list[Experiment]:
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise UserError(f"--shard {shard} is not a part of a whole: write for example --shard 2/6")
+    return list(plan[int(part) - 1 :: int(parts)])
+
+
+class Lacking:
+    """Remembers which data could not be had, so that nobody waits for the same download twice."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[Any, ...], str] = {}
+
+    def reason(self, experiment: Experiment, workshop: Workshop) -> str:
+        """Return why the experiment's data cannot be had, or nothing if they can."""
+        data = (experiment.dataset, experiment.severity, experiment.domains, experiment.folder)
+        if data not in self._reasons:
+            try:
+                workshop.data(*data)
+            except UserError as error:
+                self._reasons[data] = f"{UNAVAILABLE}: {error}"
+        return self._reasons.get(data, "")
+
+
+def _attempt(
+    experiment: Experiment, workshop: Workshop, lacking: Lacking, folder: Path, watch: Any
+) -> Record | Missing:
+    """Return the record of a cell, or why there is none; one that fails must not keep the others from running."""
+    if reason := lacking.reason(experiment, workshop):
+        return Missing(reason)
+    try:
+        return play(experiment, workshop, folder, resume=True, watch=watch)
+    except UserError as error:
+        return Missing(str(error))
+    except (RuntimeError, ValueError, ArithmeticError) as error:  # out of memory, a method's own mistake
+        return Missing(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def _compare(panel: Panel, grid: Cells, seeds: int, found: Mapping[str, Record | Missing]) -> Comparison:
+    def outcome(cell: tuple[str, str]) -> Outcome:
+        seeded = (replace(grid[cell], seed=seed).fingerprint for seed in range(seeds))
+        runs = [found.get(key, Missing(f"{UNAVAILABLE}: left to another shard")) for key in seeded]
+        reason = next((run.reason for run in runs if isinstance(run, Missing)), "")
+        return tuple(run for run in runs if isinstance(run, Record)), reason
+
+    cells = {cell: outcome(cell) for cell in grid}
+    rows = list(dict.fromkeys(row for row, _ in cells))
+    columns, lines = (_by_setting if panel.by == "mean" else _by_part)(panel, cells, rows)
+    runs = {cell: records for cell, (records, _) in cells.items()}
+    return Comparison(panel.name, columns, lines, panel.by, panel.figure, panel.axis, panel.text, runs)
+
+
+def _by_setting(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Sequence[str]) -> Grid:
+    """Return the settings that were run, and every row's mean accuracy in them."""
+    settings = [column for column in panel.columns if any(column == c for _, c in cells)]
+    place = {column: k for k, column in enumerate(panel.columns)}
+
+    def entry(row: str, column: str) -> Entry:
+        runs, reason = cells.get((row, column), ((), ""))
+        printed = panel.published[row][place[column]] if row in panel.published else (nan, nan)
+        return Entry(tuple(100 * run.accuracy for run in runs), *printed, reason)
+
+    return tuple(settings), tuple(Line(row, tuple(entry(row, column) for column in settings)) for row in rows)
+
+
+def _by_part(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Sequence[str]) -> Grid:
+    """Return the domains or positions of a panel with one setting, then the mean, and every row's accuracy there."""
+    found = {row: (_parts(panel, runs), reason) for (row, _), (runs, reason) in cells.items()}
+    printed = max((len(panel.published.get(row, ())) for row in rows), default=0)
+    numbered = (*(str(k + 1) for k in range(printed - 1)), "mean")  # where nothing was run
+    names = next((tuple(parts) for parts, _ in found.values() if parts), numbered)
+
+    def line(row: str) -> Line:
+        parts, reason = found[row]
+        numbers = panel.published.get(row, ())
+        numbers = numbers if len(numbers) == len(names) else ((nan, nan),) * len(names)
+        return Line(row, tuple(Entry(parts.get(n, ()), *p, reason) for n, p in zip(names, numbers, strict=True)))
+
+    return names, tuple(line(row) for row in rows)
+
+
+def _parts(panel: Panel, runs: Sequence[Record]) -> dict[str, tuple[float, ...]]:
+    """Return every seed's accuracy in percent by domain or position, and the mean last; nothing without runs."""
+    if not runs:
+        return {}
+    if panel.by == "domain":
+        parts = {name: tuple(100 * run.accuracy_by_domain[name] for run in runs) for name in runs[0].accuracy_by_domain}
+    else:
+        count = len(runs[0].domains)
+        parts = {str(k + 1): tuple(accuracy_at(run, k, count) for run in runs) for k in range(count)}
+    return {**parts, "mean": tuple(100 * run.accuracy for run in runs)}
+
+
+def accuracy_at(run: Record, position: int, positions: int) -> float:
+    """Accuracy in percent in one of `positions` equal stretches of the stream."""
+    rounds = np.array_split(np.arange(len(run.seen)), positions)[position]
+    return float(100 * run.correct[rounds].sum() / max(1, run.seen[rounds].sum()))
+
+
+def _command(name: str, seeds: int, quick: bool, panel: str | None, values: Mapping[str, Any]) -> str:
+    words = [f"fedctta reproduce {name}", *(f"{key}={value}" for key, value in values.items() if key != "device")]
+    words += [f'--panel "{panel}"'] if panel else []
+    words += [f"--seeds {seeds}"] if seeds > 1 else []
+    return " ".join([*words, *(["--quick"] if quick else [])])

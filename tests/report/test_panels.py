@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedctta.records import Record
+from fedctta.report.comparison import Comparison, Entry, Line
+from fedctta.report.panels import MOMENTS, panel_figure
+
+Fake = Callable[..., Record]
+
+
+@pytest.fixture
+def table(fake: Fake) -> Comparison:
+    lines = (
+        Line("FedAvg", (Entry((60.0, 61.0), 61.5), Entry((70.0,)))),
+        Line("FedTSA", (Entry((64.0,), 63.0), Entry(reason="no"))),
+    )
+    runs = {("FedAvg", "1"): (fake(aggregator="fedavg"),), ("FedTSA", "1"): (fake(aggregator="fedtsa"),)}
+    return Comparison("a panel", ("1", "2"), lines, runs=runs)
+
+
+def heat(figure) -> list[np.ndarray]:
+    return [np.asarray(image.get_array()) for ax in figure.axes for image in ax.images]
+
+
+def test_dots_show_ours_and_the_papers(table):
+    figure = panel_figure(table)
+    first = figure.axes[0]
+    assert [text.get_text() for text in first.get_yticklabels()] == ["FedAvg", "FedTSA"]
+    drawn = sorted(float(x) for line in first.lines for x in np.atleast_1d(line.get_xdata()))
+    assert {60.5, 61.5, 63.0, 64.0} <= set(drawn)
+
+
+def test_lines_follow_the_columns(table):
+    (ax,) = panel_figure(replace(table, figure="lines", axis="T")).axes
+    assert ax.get_xlabel() == "T"
+    assert [60.5, 70.0] in [list(map(float, line.get_ydata())) for line in ax.lines]
+
+
+def test_matrices_are_those_of_the_run(table):
+    figure = panel_figure(replace(table, figure="matrices"))
+    pictures = [picture for picture in heat(figure) if picture.shape == (4, 4)]
+    assert len(pictures) == 2 * MOMENTS
+    kept = table.runs["FedTSA", "1"][0].collaboration
+    assert all(any(np.array_equal(picture, w) for w in kept) for picture in pictures[MOMENTS:])
+
+
+def test_the_first_client_over_time(table):
+    figure = panel_figure(replace(table, figure="client"))
+    (picture, _) = (p for p in heat(figure) if p.shape == (4, 30))
+    assert np.array_equal(picture, table.runs["FedAvg", "1"][0].collaboration[:, 0].T)
+
+
+@pytest.mark.parametrize("kept", [1, 7])
+def test_a_sample_of_matrices_stands_until_the_next(kept, fake, table):
+    run = fake(aggregator="fedtsa", kept=kept)
+    figure = panel_figure(replace(table, figure="client", runs={("FedTSA", "1"): (run,)}))
+    (picture,) = (p for p in heat(figure) if p.shape == (4, 30))
+    assert np.array_equal(picture[:, -1], run.collaboration[-1, 0])
+
+
+def test_nothing_to_draw_gives_no_figure(table):
+    assert panel_figure(replace(table, figure="none")) is None
+    assert panel_figure(replace(table, runs={("FedAvg", "1"): ()})) is None
