@@ -1,4 +1,4 @@
-"""The README's Python examples run as they are printed."""
+"""The Python examples of README and docs run as they are printed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,29 @@ from types import ModuleType
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/add-a-method.md")
+EXAMPLES = [
+    pytest.param(code, id=f"{page}-{k}")
+    for page in PAGES
+    for k, code in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL))
+]
 
 
-@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_an_example_runs(code, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    example = ModuleType("readme_example")
+    example = ModuleType("example")
     monkeypatch.setitem(sys.modules, example.__name__, example)
-    exec(compile(code, "README.md", "exec"), example.__dict__)
+    exec(compile(code, "example", "exec"), example.__dict__)
     assert len(example.result) == 2
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
+
+
+def test_a_method_is_added_in_under_forty_lines():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / PAGES[1]).read_text(encoding="utf-8"), re.DOTALL)
+    assert len(code.strip().splitlines()) < 40

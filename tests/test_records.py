@@ -20,14 +20,22 @@ NUMBERS = {"same_domain_weight": 0.75, "bytes_up": 10, "bytes_down": 8, "seconds
 
 def record_of(domain, correct, batch: int = 4) -> Record:
     """Make the record of a run with batches of `batch`."""
-    domain = np.asarray(domain, np.int32)
+    domain, correct = np.asarray(domain, np.int32), np.asarray(correct, np.int32)
+    seen = np.where(domain < 0, 0, batch).astype(np.int32)
     clients = domain.shape[1]
+    met = np.stack([domain == k for k in range(3)])
+    shown, hit = ((met * counts).sum(1)[..., None].astype(np.int32) for counts in (seen, correct))  # of a single class
     return Record(
         settings={"dataset": "shapes-c", "seed": 3, "fedctta": {"temperature": 0.5, "ema": None}},
         domains=("fog", "snow", "frost"),
-        seen=np.where(domain < 0, 0, batch).astype(np.int32),
-        correct=np.asarray(correct, np.int32),
+        seen=seen,
+        correct=correct,
         domain=domain,
+        class_seen=shown,
+        class_right=hit,
+        class_predicted=shown,
+        calibration=np.array([[seen.sum(), 900_000 * seen.sum(), correct.sum()]], np.int64),
+        entropy=np.where(seen > 0, 0.25, 0).astype(np.float32),
         collaboration=np.eye(clients, dtype=np.float32)[None],
         collaboration_rounds=np.array([2]),
         **NUMBERS,
@@ -45,6 +53,17 @@ def test_accuracies_are_shares_of_images(record):
     assert record.accuracy_by_domain == {"fog": 9 / 12, "snow": 2 / 8}
     assert record.accuracy_by_client == [7 / 12, 4 / 8]
     assert record.accuracy_by_slot == [5 / 8, 2 / 4, 4 / 8]
+
+
+def test_other_measures_by_hand(record):
+    assert record.mean_class_accuracy == record.accuracy  # there is one class
+    assert record.class_accuracy == [11 / 20]
+    assert record.macro_f1 == 2 * 11 / 40
+    assert record.worst_client == 4 / 8
+    assert record.major_by_client == record.minor_by_client == record.accuracy_by_client
+    assert record.absent_classes == 0
+    assert record.calibration_error == pytest.approx(0.9 - 11 / 20)
+    assert record.mean_entropy == 0.25
 
 
 def test_where_nothing_was_seen_there_is_no_accuracy():

@@ -11,7 +11,7 @@ import pytest
 from fedctta import reproduction, workshop
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.errors import UserError
-from fedctta.reproduction import accuracy_at, reproduce
+from fedctta.reproduction import reproduce
 
 TABLE = """
 title = "A table"
@@ -185,10 +185,3 @@ def test_a_mistake_is_told_before_anything_runs(words, told, table, played):
     with pytest.raises(UserError, match=told):
         reproduce(table(), **words)
     assert played == []
-
-
-def test_accuracy_by_position_by_hand(table):
-    (run,) = reproduce(table(), panel="positions").tables[0].runs["FedAvg", "NIID"]
-    half = len(run.seen) // 2
-    assert accuracy_at(run, 0, 2) == 100 * run.correct[:half].sum() / run.seen[:half].sum()
-    assert accuracy_at(run, 1, 2) == 100 * run.correct[half:].sum() / run.seen[half:].sum()

@@ -98,7 +98,7 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"adapter": "batchnorm"}, "unknown adapter 'batchnorm'"),
         ({"stream": "nid"}, "unknown stream 'nid': did you mean .*niid"),
         ({"device": "gpu"}, "unknown value for device 'gpu'"),
-        ({"samples": "shared"}, "unknown value for samples 'shared'"),
+        ({"samples": "shared"}, "unknown samples 'shared'"),
         ({"seed": "x"}, "seed=x is not a whole number"),
         ({"seed": -1}, "seed=-1 must be between 0 and 4294967295"),
         ({"seed": 2**32}, "seed=4294967296 must be between 0 and"),
@@ -119,7 +119,16 @@ def test_what_cannot_be_meant_is_told(values, message):
 OTHER = {
     **{"dataset": "shapes-c", "severity": 3, "domains": "fog+snow", "folder": "here", "model": "resnet18"},
     **{"weights": "w", "adapter": "grad", "aggregator": "local", "stream": "iid", "samples": "overlap"},
-    **{"clients": 7, "batch": 5, "slots": 9, "interval": 2, "seed": 1, "device": "cpu", "lift": "vmap"},
+    **{
+        "order": "bursts",
+        "clients": 7,
+        "batch": 5,
+        "slots": 9,
+        "interval": 2,
+        "seed": 1,
+        "device": "cpu",
+        "lift": "vmap",
+    },
 }
 
 

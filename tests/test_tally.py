@@ -41,13 +41,38 @@ def answers(right: list[int], device) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_right_predictions_are_counted_for_every_client_and_round(make_tally, device):
     tally = make_tally([[0, 1, 2], [0, ABSENT, 2]])
-    tally.record(0, *answers([4, 0, 1], device), torch.tensor([True, True, True], device=device))
+    tally.record(0, *answers([4, 0, 1], device), torch.tensor([0, 1, 2], device=device))
     assert tally.accuracy(1) == 5 / 12
-    tally.record(1, *answers([2, 3], device), torch.tensor([True, False, True], device=device))
+    tally.record(1, *answers([2, 3], device), torch.tensor([0, ABSENT, 2], device=device))
     assert tally.correct.tolist() == [[4, 0, 1], [2, 0, 3]]
     assert tally.accuracy(2) == 10 / 20
     assert tally.seen().tolist() == [[4, 4, 4], [4, 0, 4]]
     assert tally.seen().dtype == np.int32
+
+
+def test_predictions_are_counted_by_domain_client_and_class(make_tally, device):
+    tally = make_tally([[0, 2], [1, ABSENT]])
+    tally.record(0, *answers([4, 1], device), torch.tensor([0, 2], device=device))
+    tally.record(1, *answers([0], device), torch.tensor([1, ABSENT], device=device))
+    # labels are 0 1 2 0 | 1 2 0 1, a miss predicts the next class
+    assert tally.right[0, 0].tolist() == [2, 1, 1]
+    assert tally.right[2, 1].tolist() == [0, 1, 0]
+    assert tally.predicted[2, 1].tolist() == [1, 2, 1]  # right 1; 2 -> 0, 0 -> 1, 1 -> 2
+    assert tally.predicted[1, 0].tolist() == [1, 2, 1]
+    assert int(tally.right.sum()) == 5
+    assert int(tally.predicted.sum()) == 12
+
+
+def test_confidence_and_entropy_by_hand(make_tally, device):
+    tally = make_tally([[0, 1]])
+    logits = torch.tensor([0.6, 0.3, 0.1]).log().expand(2, BATCH, 3).to(device)
+    labels = torch.tensor([[0, 0, 1, 2], [1, 1, 1, 1]], device=device)
+    tally.record(0, logits, labels, torch.tensor([0, 1], device=device))
+    at = int(0.6 * 15)
+    assert tally.calibration[at].tolist() == pytest.approx([8, 8 * 600_000, 2], abs=8)
+    assert int(tally.calibration.sum()) == int(tally.calibration[at].sum())
+    expected = -(0.6 * np.log(0.6) + 0.3 * np.log(0.3) + 0.1 * np.log(0.1))
+    assert tally.entropy[0].tolist() == pytest.approx([expected, expected], abs=1e-5)
 
 
 def test_before_the_first_image_the_accuracy_is_zero(make_tally):
@@ -58,7 +83,7 @@ def test_before_the_first_image_the_accuracy_is_zero(make_tally):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_outputs_that_are_not_finite_stop_the_run(make_tally, device, value):
     tally = make_tally([[0, 1], [0, 1]])
-    everyone = torch.tensor([True, True], device=device)
+    everyone = torch.tensor([0, 1], device=device)
     logits, labels = answers([1, 1], device)
     spoilt = logits.clone()
     spoilt[1, 2, 0] = value
@@ -113,7 +138,7 @@ def test_an_even_sample_is_within_the_limit_in_order_and_spread(count, limit, in
 
 def test_a_resumed_tally_goes_on_where_the_other_was(make_tally, device):
     first, second = make_tally([[0, 1], [1, 0]]), make_tally([[0, 1], [1, 0]])
-    everyone = torch.tensor([True, True], device=device)
+    everyone = torch.tensor([0, 1], device=device)
     first.record(0, *answers([3, 1], device), everyone)
     first.record_collaboration(0, torch.eye(2, device=device), torch.tensor([0, 1], device=device), (5, 4))
     first.seconds += 2.5

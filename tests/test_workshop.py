@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from fedctta.data.corrupted import Domains
 from fedctta.data.shapes import load
 from fedctta.settings import Experiment
 from fedctta.workshop import Workshop, affordable_slots, public_images
 
 
-def test_slots_fill_the_data_up_to_the_papers_fifty(domains):
-    assert affordable_slots(domains, 4, Experiment(batch=4)) == 3
-    assert affordable_slots(domains, 4, Experiment(batch=4, samples="overlap")) == 12
-    big = Domains(domains.names, domains.images, np.zeros(10_000, np.int64), domains.classes, ())
-    assert affordable_slots(big, 20, Experiment(batch=10)) == 50
+def test_slots_fill_the_data_up_to_the_papers_fifty():
+    assert affordable_slots(12, batch=4) == 3
+    assert affordable_slots(3, batch=4) == 1
+    assert affordable_slots(10_000, batch=10) == 50
 
 
 def test_public_images_are_clean_ones():

@@ -25,6 +25,7 @@ from fedctta.registry import Registry, defaults
 from fedctta.report import print_table
 from fedctta.report.comparison import print_comparison
 from fedctta.reproduction import reproduce as run_reproduction
+from fedctta.sampling import samplers
 from fedctta.settings import load_preset, parse_words, presets
 from fedctta.streams import schedules
 
@@ -139,8 +140,10 @@ def methods() -> None:
         [r for r in _described(aggregators) if r[0] in bounds],
     )
     _list("streams", _described(schedules))
+    _list("samples (which images a client sees)", _described(samplers))
     _list("models", [(n, a.description, f"{a.parameters:,} parameters") for n, a in ARCHITECTURES.items()])
     _list("presets", [(name, load_preset(name).title, "") for name in presets()])
+    _list("published tables and figures (fedctta reproduce)", [(n, load_paper(n).title, "") for n in published()])
 
 
 def _described(registry: Registry[Any]) -> list[tuple[str, str, str]]:

@@ -27,6 +27,7 @@ from fedctta.progress import RoundBar
 from fedctta.records import Record
 from fedctta.registry import Registry, parameters_of
 from fedctta.rounds import simulate
+from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment, expand, load_preset
 from fedctta.streams import Schedule, Stream, schedules
 from fedctta.tally import Tally
@@ -157,6 +158,11 @@ def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: flo
         seen=tally.seen(),
         correct=tally.correct.cpu().numpy(),
         domain=stream.domain,
+        class_seen=stream.class_counts(),
+        class_right=tally.right.cpu().numpy(),
+        class_predicted=tally.predicted.cpu().numpy(),
+        calibration=tally.calibration.cpu().numpy(),
+        entropy=tally.entropy.cpu().numpy(),
         collaboration=matrices,
         collaboration_rounds=rounds,
         same_domain_weight=tally.same_domain_weight(),
@@ -174,6 +180,7 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         "adapter": (adapters, Adapter),
         "aggregator": (aggregators, Aggregator),
         "stream": (schedules, Schedule),
+        "samples": (samplers, Sampler),
     }
     for kind, (registry, base) in registries.items():
         given = plain.get(kind)

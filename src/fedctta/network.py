@@ -41,11 +41,11 @@ class Output(NamedTuple):
     statistics: Tensors
 
 
-# Given a layer's input and its stored statistics: those to normalise with, and those to keep.
-NormRule = Callable[[Tensor, Statistics], tuple[Statistics, Statistics]]
+# Given a layer's name, its input and its stored statistics: those to normalise with, and those to keep.
+NormRule = Callable[[str, Tensor, Statistics], tuple[Statistics, Statistics]]
 
 
-def stored(x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+def stored(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
     """Normalise with the stored statistics, as `model.eval()` does."""
     return old, old
 
@@ -53,7 +53,7 @@ def stored(x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
 def refreshed(momentum: float = 1.0) -> NormRule:
     """Normalise with, and keep, (1 - a) old + a batch (FedCTTA Eq. 3-4); a = 1 is the batch alone."""
 
-    def rule(x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
         batch = batch_statistics(x)
         new = batch if momentum == 1 else blend(old, batch, momentum)
         return new, new
@@ -61,10 +61,10 @@ def refreshed(momentum: float = 1.0) -> NormRule:
     return rule
 
 
-def training(momentum: float = 0.1) -> NormRule:
+def training(momentum: float | Tensor = 0.1) -> NormRule:
     """Normalise with the batch and keep a running average, as `model.train()` does (unbiased variance kept)."""
 
-    def rule(x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
         batch = batch_statistics(x)
         count = x.numel() // x.shape[1]
         unbiased = Statistics(batch.mean, batch.var * (count / max(count - 1, 1)))
@@ -73,13 +73,32 @@ def training(momentum: float = 0.1) -> NormRule:
     return rule
 
 
-def batch_statistics(x: Tensor) -> Statistics:
-    """Mean and biased variance of every channel of x[B, C, ...]."""
-    var, mean = torch.var_mean(x, dim=[d for d in range(x.dim()) if d != 1], correction=0)
-    return Statistics(mean, var)
+def weighted(weights: Tensor) -> NormRule:
+    """Normalise with the batch's statistics, images counted by weights[B], and keep the stored ones.
+
+    With weights 0 and 1 these are the statistics of a part of the batch; a batch of weight 0 counts as a whole.
+    """
+
+    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        return batch_statistics(x, weights), old
+
+    return rule
 
 
-def blend(old: Statistics, new: Statistics, weight: float) -> Statistics:
+def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
+    """Mean and biased variance of every channel of x[B, C, ...], images counted by weights[B]."""
+    over = [d for d in range(x.dim()) if d != 1]
+    if weights is None:
+        var, mean = torch.var_mean(x, dim=over, correction=0)
+        return Statistics(mean, var)
+    share = torch.where(weights.sum() > 0, weights, 1)
+    share = (share / share.sum()).view(-1, *[1] * (x.dim() - 1)) / (x.numel() // (x.shape[0] * x.shape[1]))
+    mean = (share * x).sum(over)
+    centred = x - mean.view(-1, *[1] * (x.dim() - 2))
+    return Statistics(mean, (share * centred.square()).sum(over))
+
+
+def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistics:
     """Return (1 - weight) old + weight new."""
     return Statistics(*(torch.lerp(a, b, weight) for a, b in zip(old, new, strict=True)))
 
@@ -109,7 +128,7 @@ class _ExplicitNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         now = self._now()
-        used, kept = now.rule(x, Statistics(self.running_mean, self.running_var))
+        used, kept = now.rule(self.name, x, Statistics(self.running_mean, self.running_var))
         now.statistics[f"{self.name}.running_mean"], now.statistics[f"{self.name}.running_var"] = kept
         scale = torch.rsqrt(used.var + self.eps)
         if self.weight is not None:
@@ -132,7 +151,8 @@ class Network:
     """A model's function, apart from its tensors.
 
     `state` holds the source tensors by their `state_dict` names. `network(own, x, rule)` runs the model on x[B, ...]
-    with `own` laid over `state`; `rule` says what BatchNorm layers normalise with.
+    with `own` laid over `state`; `rule` says what BatchNorm layers normalise with. `norms` names the BatchNorm layers,
+    `affine` the scales and shifts of normalisation layers of any kind, and `classifier` the last `nn.Linear`.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -140,10 +160,18 @@ class Network:
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         self._module = self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._module, self.norms = _make_norms_explicit(self._module, self)
-        linear = [m for m in self._module.modules() if isinstance(m, nn.Linear)]
+        self.affine = tuple(
+            f"{name}.{kind}".removeprefix(".")
+            for name, layer in self._module.named_modules()
+            if isinstance(layer, (_ExplicitNorm, *_OTHER_NORMS))
+            for kind in ("weight", "bias")
+            if getattr(layer, kind, None) is not None
+        )
+        linear = [(name, layer) for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear)]
         self.has_features = bool(linear)
+        self.classifier = linear[-1][0] if linear else ""
         if linear:
-            linear[-1].register_forward_pre_hook(self._catch_features)
+            linear[-1][1].register_forward_pre_hook(self._catch_features)
         self.state: Tensors = {
             **dict(self._module.named_parameters()),
             **dict(self._module.named_buffers()),
@@ -180,7 +208,21 @@ class Network:
     def require_norms(self, method: str) -> None:
         """Refuse a model without BatchNorm for a method that lives on its statistics."""
         if not self.norms:
-            raise UserError(f"adapter {method!r} needs BatchNorm layers and this model has none: use another adapter")
+            raise UserError(
+                f"adapter {method!r} needs BatchNorm layers and this model has none: use {_WITHOUT_BATCHNORM}"
+            )
+
+    def require_affine(self, method: str) -> None:
+        """Refuse a model without scales and shifts of normalisation layers for a method that trains them."""
+        if not self.affine:
+            raise UserError(
+                f"adapter {method!r} trains scales of normalisation layers and this model has none: use adapter grad"
+            )
+
+    def require_features(self, method: str) -> None:
+        """Refuse a model that does not end in a linear layer for a method that works on its features."""
+        if not self.has_features:
+            raise UserError(f"adapter {method!r} needs a model that ends in nn.Linear: use another adapter")
 
 
 def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module, tuple[str, ...]]:
@@ -205,4 +247,6 @@ def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module
     return module, tuple(names)
 
 
+_WITHOUT_BATCHNORM = "tent, sar or roid (any normalisation layers), or grad (any model)"
+_OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
 _KNOWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}

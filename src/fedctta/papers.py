@@ -2,7 +2,8 @@
 
 A file holds one or more panels. A panel is a grid: its columns are settings, its rows are methods, and a cell is the
 experiment that puts a row into a column. `by` says what the printed numbers are: the mean of every cell, or, for a
-panel with one column, the accuracy by `domain` or by `position` in time (a fifteenth of the stream each, say).
+panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`.
+They are accuracies unless `metric` names another measure (by domain and client also `major` and `minor`).
 
     title = "..."
     paper = "FedCTTA (IJCNN 2025), Table I"
@@ -31,7 +32,8 @@ from typing import Any, Literal, get_args
 from fedctta.errors import UserError, unknown
 from fedctta.settings import Experiment, dotted, read_toml, single
 
-By = Literal["mean", "domain", "position"]
+By = Literal["mean", "domain", "position", "client"]
+Metric = Literal["accuracy", "mean_class_accuracy", "macro_f1", "worst_client", "major", "minor"]
 Figure = Literal["none", "dots", "lines", "matrices", "client"]
 Settings = Mapping[str, Any]
 Number = tuple[float, float]  # mean and spread; nan: not printed
@@ -48,6 +50,7 @@ class Panel:
     quick: Settings = field(default_factory=dict)
     published: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
     by: By = "mean"
+    metric: Metric = "accuracy"
     figure: Figure = "dots"
     axis: str = ""
     text: str = ""
@@ -118,7 +121,7 @@ def load_paper(name: str) -> Paper:
     return paper
 
 
-_PANEL_KEYS = {"name", "columns", "rows", "run", "quick", "published", "by", "figure", "axis", "text"}
+_PANEL_KEYS = {"name", "columns", "rows", "run", "quick", "published", "by", "metric", "figure", "axis", "text"}
 
 
 def _panel(path: Path, content: Any) -> Panel:
@@ -129,12 +132,14 @@ def _panel(path: Path, content: Any) -> Panel:
     for key in ("columns", "rows"):
         if not tables[key] or not all(isinstance(value, dict) for value in tables[key].values()):
             raise UserError(f"{path}: a panel needs {key}: write [panel.{key}] with a table of settings for each")
-    for key, choices in (("by", get_args(By)), ("figure", get_args(Figure))):
+    for key, choices in (("by", get_args(By)), ("figure", get_args(Figure)), ("metric", get_args(Metric))):
         if key in content and content[key] not in choices:
             raise unknown(f"{key} in {path.name}", str(content[key]), choices)
     by: By = content.get("by", "mean")
     if by != "mean" and len(tables["columns"]) != 1:
         raise UserError(f'{path}: by = "{by}" needs a panel with one column: split the panel')
+    if by == "position" and content.get("metric", "accuracy") != "accuracy":
+        raise UserError(f'{path}: by = "position" shows accuracy only: drop metric, or use by = "domain"')
     _check_keys(path, "row in published", tables["published"], set(tables["rows"]))
     numbers = {row: _numbers(path, row, values) for row, values in tables["published"].items()}
     for row, values in numbers.items():
@@ -148,6 +153,7 @@ def _panel(path: Path, content: Any) -> Panel:
         quick=tables["quick"],
         published=numbers,
         by=by,
+        metric=content.get("metric", "accuracy"),
         figure=content.get("figure", "dots"),
         axis=str(content.get("axis", "")),
         text=str(content.get("text", "")),

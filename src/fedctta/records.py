@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from fedctta import metrics
 from fedctta.errors import UserError
 from fedctta.files import whole
 
@@ -22,7 +23,9 @@ class Record:
 
     `settings` is what was asked (dataset, model, adapter, aggregator, stream, seed, and so on, with each method's
     own parameters). The arrays count, for every slot t and client i, the images seen and those predicted
-    right, and name the domain that was active (-1: the client was absent). `collaboration[k]` is the matrix W
+    right, and name the domain that was active (-1: the client was absent). The arrays by class count, for every
+    domain, client and class, the images seen, those predicted right, and those predicted to be of that class;
+    `calibration` is what `metrics.calibration_error` reads. `collaboration[k]` is the matrix W
     of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds.
     """
 
@@ -31,6 +34,11 @@ class Record:
     seen: NDArray[np.int32]  # [T, N]
     correct: NDArray[np.int32]  # [T, N]
     domain: NDArray[np.int32]  # [T, N], index into `domains`
+    class_seen: NDArray[np.int32]  # [D, N, classes]
+    class_right: NDArray[np.int32]  # [D, N, classes]
+    class_predicted: NDArray[np.int32]  # [D, N, classes]
+    calibration: NDArray[np.int64]  # [bins, 3]
+    entropy: NDArray[np.float32]  # [T, N], mean over the batch
     collaboration: NDArray[np.float32]  # [K, N, N]
     collaboration_rounds: NDArray[np.int64]  # [K]
     same_domain_weight: float
@@ -62,6 +70,52 @@ class Record:
         """Accuracy over all clients in every slot."""
         return [_share(c, s) for c, s in zip(self.correct.sum(1), self.seen.sum(1), strict=True)]
 
+    @property
+    def class_accuracy(self) -> list[float]:
+        """Accuracy of every class over all clients; nan for one that was never seen."""
+        return [float(v) for v in metrics.share(self.class_right.sum((0, 1)), self.class_seen.sum((0, 1)))]
+
+    @property
+    def mean_class_accuracy(self) -> float:
+        """Mean over the classes that were seen."""
+        return metrics.mean_class_accuracy(self.class_seen.sum((0, 1)), self.class_right.sum((0, 1)))
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 over the classes that were seen."""
+        by_class = (self.class_seen, self.class_right, self.class_predicted)
+        return metrics.macro_f1(*(counts.sum((0, 1)) for counts in by_class))
+
+    @property
+    def absent_classes(self) -> int:
+        """Number of classes that nobody saw."""
+        return metrics.absent_classes(self.class_seen.sum((0, 1)))
+
+    @property
+    def worst_client(self) -> float:
+        """Accuracy of the client that fares worst."""
+        return float(np.nanmin(self.accuracy_by_client)) if self.seen.any() else float("nan")
+
+    @property
+    def major_by_client(self) -> list[float]:
+        """Accuracy of every client in the class it sees most often."""
+        return [float(v) for v in metrics.major_and_minor(self.class_seen.sum(0), self.class_right.sum(0))[0]]
+
+    @property
+    def minor_by_client(self) -> list[float]:
+        """Accuracy of every client in the class it sees least often, of those it sees."""
+        return [float(v) for v in metrics.major_and_minor(self.class_seen.sum(0), self.class_right.sum(0))[1]]
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error over 15 bins of confidence."""
+        return metrics.calibration_error(self.calibration)
+
+    @property
+    def mean_entropy(self) -> float:
+        """Mean entropy of the predictions, in nats."""
+        return _share((self.entropy * self.seen).sum(), self.seen.sum())
+
     def summary(self) -> dict[str, Any]:
         """Return the run as plain JSON values: the settings, then the numbers (None where nothing was seen)."""
         return {
@@ -72,6 +126,15 @@ class Record:
             "accuracy_by_domain": self.accuracy_by_domain,
             "accuracy_by_client": [_known(value) for value in self.accuracy_by_client],
             "accuracy_by_slot": [_known(value) for value in self.accuracy_by_slot],
+            "mean_class_accuracy": _known(self.mean_class_accuracy),
+            "macro_f1": _known(self.macro_f1),
+            "class_accuracy": [_known(value) for value in self.class_accuracy],
+            "absent_classes": self.absent_classes,
+            "worst_client": _known(self.worst_client),
+            "major_by_client": [_known(value) for value in self.major_by_client],
+            "minor_by_client": [_known(value) for value in self.minor_by_client],
+            "calibration_error": _known(self.calibration_error),
+            "mean_entropy": _known(self.mean_entropy),
             "same_domain_weight": self.same_domain_weight,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
@@ -100,7 +163,10 @@ class Record:
             raise UserError(f"{path} is damaged or not a run record: delete it and run again") from error
 
 
-_ARRAYS = ("seen", "correct", "domain", "collaboration", "collaboration_rounds")
+_ARRAYS = (
+    *("seen", "correct", "domain", "class_seen", "class_right", "class_predicted", "calibration", "entropy"),
+    *("collaboration", "collaboration_rounds"),
+)
 _NUMBERS = ("same_domain_weight", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
 
 

@@ -13,13 +13,13 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from fedctta.errors import UserError, unknown
 from fedctta.experiment import play
 from fedctta.files import require_writable
 from fedctta.machine import choose_device, exact_arithmetic
+from fedctta.measures import by_client, by_domain, by_position, overall
 from fedctta.papers import Panel, Paper, load_paper
 from fedctta.progress import RoundBar
 from fedctta.records import Record
@@ -177,7 +177,7 @@ def _by_setting(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Se
     def entry(row: str, column: str) -> Entry:
         runs, reason = cells.get((row, column), ((), ""))
         printed = panel.published[row][place[column]] if row in panel.published else (nan, nan)
-        return Entry(tuple(100 * run.accuracy for run in runs), *printed, reason)
+        return Entry(tuple(overall(run, panel.metric) for run in runs), *printed, reason)
 
     return tuple(settings), tuple(Line(row, tuple(entry(row, column) for column in settings)) for row in rows)
 
@@ -199,21 +199,15 @@ def _by_part(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Seque
 
 
 def _parts(panel: Panel, runs: Sequence[Record]) -> dict[str, tuple[float, ...]]:
-    """Return every seed's accuracy in percent by domain or position, and the mean last; nothing without runs."""
+    """Return every seed's numbers by domain, position or client, and the mean last; nothing without runs."""
     if not runs:
         return {}
-    if panel.by == "domain":
-        parts = {name: tuple(100 * run.accuracy_by_domain[name] for run in runs) for name in runs[0].accuracy_by_domain}
+    if panel.by == "position":
+        each = [by_position(run) for run in runs]
     else:
-        count = len(runs[0].domains)
-        parts = {str(k + 1): tuple(accuracy_at(run, k, count) for run in runs) for k in range(count)}
-    return {**parts, "mean": tuple(100 * run.accuracy for run in runs)}
-
-
-def accuracy_at(run: Record, position: int, positions: int) -> float:
-    """Accuracy in percent in one of `positions` equal stretches of the stream."""
-    rounds = np.array_split(np.arange(len(run.seen)), positions)[position]
-    return float(100 * run.correct[rounds].sum() / max(1, run.seen[rounds].sum()))
+        each = [(by_domain if panel.by == "domain" else by_client)(run, panel.metric) for run in runs]
+    parts = {name: tuple(numbers[name] for numbers in each if name in numbers) for name in each[0]}
+    return {**parts, "mean": tuple(overall(run, panel.metric) for run in runs)}
 
 
 def _command(name: str, seeds: int, quick: bool, panel: str | None, values: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from fedctta.clients import Client, put, stack, take
 from fedctta.errors import UserError
 from fedctta.models.inputs import to_input
 from fedctta.network import Network, Tensors
+from fedctta.randomness import keys
 from fedctta.streams import ABSENT, Stream
 from fedctta.tally import Tally
 
@@ -62,7 +63,15 @@ class Federation:
     def start(self) -> State:
         """Return the state before the first round: every client holds the source model."""
         memory = self.aggregator.init(self.server) if self.aggregator.communicates else {}
-        return State(stack(self.adapter.init(self.network), self.server.clients), memory)
+        client = self.adapter.init(self.network)
+        if self.adapter.source_images:
+            learnt = self.adapter.study(self.network, self.server.images(self.adapter.source_images))
+            client = client._replace(private={**client.private, **learnt})
+        clients = stack(client, self.server.clients)
+        if "key" in clients.private:  # a method with chance in it: no two clients shall draw the same
+            key = keys(self.server.seed, self.server.clients, self.network.device)
+            clients = clients._replace(private={**clients.private, "key": key})
+        return State(clients, memory)
 
     def aggregations(self, rounds: int) -> NDArray[np.int64]:
         """Return the rounds that end with an aggregation."""
@@ -154,7 +163,7 @@ def _next(federation: Federation, stream: Stream, state: State, tally: Tally, t:
     active = domain != ABSENT
     x = to_input(slot.images, device)
     state, outcome = federation.play(state, t, x, active, domain if federation.aggregator.upper_bound else None)
-    tally.record(t, outcome.logits, torch.from_numpy(slot.labels).to(device), active)
+    tally.record(t, outcome.logits, torch.from_numpy(slot.labels).to(device), domain)
     if outcome.collaboration is not None:
         tally.record_collaboration(t, outcome.collaboration, domain, (outcome.bytes_up, outcome.bytes_down))
     return state

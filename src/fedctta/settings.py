@@ -20,6 +20,7 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError, unknown
 from fedctta.registry import Registry, defaults, parameter_types, read
+from fedctta.sampling import samplers
 from fedctta.streams import schedules
 
 
@@ -40,7 +41,8 @@ class Experiment:
     adapter: str = "bn"
     aggregator: str = "fedctta"
     stream: str = "niid"
-    samples: Literal["disjoint", "overlap"] = "disjoint"
+    samples: str = "disjoint"
+    order: Literal["shuffled", "bursts"] = "shuffled"
     clients: int | None = None
     batch: int = 10
     slots: int | None = None
@@ -69,7 +71,12 @@ class Experiment:
 
 
 KEYS = {f.name: get_type_hints(Experiment)[f.name] for f in fields(Experiment) if f.name != "parameters"}
-_REGISTRIES: dict[str, Registry[Any]] = {"adapter": adapters, "aggregator": aggregators, "stream": schedules}
+_REGISTRIES: dict[str, Registry[Any]] = {
+    "adapter": adapters,
+    "aggregator": aggregators,
+    "stream": schedules,
+    "samples": samplers,
+}
 
 
 def parse_words(words: Iterable[str]) -> dict[str, list[str]]:

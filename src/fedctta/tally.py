@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.errors import UserError
+from fedctta.metrics import BINS, MILLION
 from fedctta.network import Tensors
 from fedctta.streams import ABSENT, Stream
 
@@ -24,6 +25,11 @@ class Tally:
         self.batch = stream.samples.shape[2]
         self.domain = stream.domain
         self.correct = torch.zeros(rounds, clients, dtype=torch.int32, device=device)
+        by_class = (len(stream.data.names), clients, len(stream.data.classes))
+        self.right = torch.zeros(by_class, dtype=torch.int32, device=device)
+        self.predicted = torch.zeros(by_class, dtype=torch.int32, device=device)
+        self.calibration = torch.zeros(BINS, 3, dtype=torch.int64, device=device)
+        self.entropy = torch.zeros(rounds, clients, device=device)
         self.kept_rounds = even_sample(aggregations, KEPT_MATRIX_BYTES // (4 * clients * clients))
         self._place = {int(t): k for k, t in enumerate(self.kept_rounds)}
         self.matrices = torch.zeros(len(self.kept_rounds), clients, clients, device=device)
@@ -32,13 +38,26 @@ class Tally:
         self.bytes = torch.zeros(2, dtype=torch.int64)  # up, down
         self.seconds = torch.zeros((), dtype=torch.float64)
 
-    def record(self, t: int, logits: Tensor, labels: Tensor, active: Tensor) -> None:
-        """Count the right predictions of round t; the only place where labels are used."""
-        hits = (logits.argmax(-1) == labels).sum(-1, dtype=torch.int32)
-        if len(hits) == len(active):
-            self.correct[t] = hits
+    def record(self, t: int, logits: Tensor, labels: Tensor, domain: Tensor) -> None:
+        """Count the predictions of round t; the only place where labels are used."""
+        active = domain != ABSENT
+        log_p = logits.log_softmax(-1)
+        confidence, predicted = log_p.exp().max(-1)
+        hits = (predicted == labels).int()
+        everyone = len(hits) == len(active)
+        who = torch.arange(len(active), device=domain.device)
+        who, where = (who, domain) if everyone else (who[active], domain[active])
+        cell = ((where.long() * len(active) + who) * self.right.shape[-1])[:, None]
+        self.right.view(-1).index_add_(0, (cell + labels).flatten(), hits.flatten())
+        self.predicted.view(-1).index_add_(0, (cell + predicted).flatten(), torch.ones_like(hits).flatten())
+        sure = confidence.flatten()
+        counts = torch.stack([torch.ones_like(sure), (sure * MILLION).round(), hits.flatten().to(sure.dtype)], 1)
+        self.calibration.index_add_(0, (sure * BINS).long().clamp_(0, BINS - 1), counts.nan_to_num().long())
+        entropy = -(log_p.exp() * log_p).sum(-1).mean(-1)
+        if everyone:
+            self.correct[t], self.entropy[t] = hits.sum(-1, dtype=torch.int32), entropy
         else:
-            self.correct[t, active] = hits
+            self.correct[t, active], self.entropy[t, active] = hits.sum(-1, dtype=torch.int32), entropy
         self.finite &= logits.isfinite().all()
 
     def record_collaboration(self, t: int, weights: Tensor, domain: Tensor, moved: tuple[int, int]) -> None:
@@ -68,7 +87,18 @@ class Tally:
         weight, rounds = self.same_domain.tolist()
         return weight / rounds if rounds else 1.0
 
-    _SAVED = ("correct", "matrices", "same_domain", "finite", "bytes", "seconds")
+    _SAVED = (
+        "correct",
+        "right",
+        "predicted",
+        "calibration",
+        "entropy",
+        "matrices",
+        "same_domain",
+        "finite",
+        "bytes",
+        "seconds",
+    )
 
     def tensors(self) -> Tensors:
         """Return everything a resumed run needs."""

@@ -28,6 +28,7 @@ from fedctta.models.zoo import load_model, load_weights
 from fedctta.network import Network
 from fedctta.registry import parameters_of
 from fedctta.rounds import Federation
+from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment
 from fedctta.streams import Schedule, Stream, build, schedules
 
@@ -46,12 +47,13 @@ class Workshop:
     def assemble(self, experiment: Experiment, device: torch.device) -> tuple[Federation, Stream, dict[str, Any]]:
         """Build the federation and its stream, and the settings as they turned out."""
         schedule: Schedule = experiment.method(schedules, experiment.stream)
+        sampler: Sampler = experiment.method(samplers, experiment.samples)
         adapter: Adapter = experiment.method(adapters, experiment.adapter)
         aggregator: Aggregator = experiment.method(aggregators, experiment.aggregator)
         data = self.data(experiment.dataset, experiment.severity, experiment.domains, experiment.folder)
         clients = experiment.clients or schedule.default_clients()
-        slots = experiment.slots or affordable_slots(data, clients, experiment)
-        stream = build(schedule, data, clients, slots, experiment.batch, experiment.seed, experiment.samples)
+        slots = experiment.slots or affordable_slots(sampler.share(len(data.labels), clients), experiment.batch)
+        stream = build(schedule, data, clients, slots, experiment.batch, experiment.seed, sampler, experiment.order)
         model = DEFAULT_MODEL.get(experiment.dataset, "resnet8") if experiment.model == "auto" else experiment.model
         network = self.network(experiment.dataset, model, experiment.weights, len(data.classes), device)
         _try_on(network, stream, device)
@@ -71,7 +73,7 @@ class Workshop:
         settings |= {"hardware": hardware(device), "torch": torch.__version__}
         settings |= {"sh": stream.spatial_heterogeneity, "th": stream.temporal_heterogeneity}
         del settings["parameters"]  # in full, with defaults, under each method's name
-        settings |= {m.name: p for m in (schedule, adapter, aggregator) if (p := parameters_of(m))}
+        settings |= {m.name: p for m in (schedule, sampler, adapter, aggregator) if (p := parameters_of(m))}
         return federation, stream, settings
 
     def _load_data(self, dataset: str, severity: int, domains: str, folder: str | None) -> Domains:
@@ -116,10 +118,9 @@ def _has_nan(images: NDArray[Any]) -> bool:
     return bool(np.issubdtype(images.dtype, np.floating) and np.isnan(images).any())
 
 
-def affordable_slots(data: Domains, clients: int, experiment: Experiment) -> int:
-    """Return how many slots a domain the images suffice for, at most the papers' 50."""
-    share = len(data.labels) // (clients if experiment.samples == "disjoint" else 1)
-    return max(1, min(DEFAULT_SLOTS, share // experiment.batch))
+def affordable_slots(images: int, batch: int) -> int:
+    """Return how many slots a domain a client's images suffice for, at most the papers' 50."""
+    return max(1, min(DEFAULT_SLOTS, images // batch))
 
 
 def _try_on(network: Network, stream: Stream, device: torch.device) -> None:

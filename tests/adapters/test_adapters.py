@@ -26,6 +26,20 @@ FORMS = [
     ("grad", {"lr": 1e-3, "distil": 1.0}),
     ("grad", {"lr": 1e-3, "finetune": 1}),
     ("grad", {"variant": "code", "prox": 1.0, "moon": 1.0, "distil": 1.0, "finetune": 1}),
+    ("norm-alpha", {}),
+    ("norm-ema", {}),
+    ("dua", {}),
+    ("tent", {}),
+    ("eata", {"threshold": 0.9}),
+    ("eta", {}),
+    ("rdumb", {"every": 1}),
+    ("sar", {"threshold": 0.9}),
+    ("shot", {}),
+    ("t3a", {"supports": 3}),
+    ("lame", {}),
+    ("cotta", {"views": 2}),
+    ("roid", {}),
+    ("memo", {"views": 2}),
 ]
 CLIENTS, ROUNDS = 3, 2
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)

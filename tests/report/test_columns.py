@@ -19,7 +19,7 @@ def test_methods_have_their_papers_names_and_baselines_come_first(fake: Fake) ->
     names = ["oracle", "fedctta", "fedtsa", "fedavg", "local"]
     runs = [fake(rounds=3, aggregator=name) for name in names]
     idle = fake(rounds=3, adapter="none", aggregator="local")
-    expected = ["No-Adapt", "Local", "FedAvg", "FedCTTA", "fedtsa", "Oracle (upper bound)"]
+    expected = ["No-Adapt", "Local", "FedAvg", "FedCTTA", "FedTSA", "Oracle (upper bound)"]
     assert labels([*runs, idle]) == [expected]
 
 
@@ -34,7 +34,7 @@ def test_a_differing_parameter_goes_into_the_label(fake: Fake) -> None:
 
 def test_parameters_of_another_method_do_not_lengthen_a_label(fake: Fake) -> None:
     runs = [fake(rounds=3, fedctta={"temperature": 0.5}), fake(rounds=3, aggregator="fedtsa", fedtsa={"steps": 5})]
-    assert labels(runs) == [["FedCTTA", "fedtsa"]]
+    assert labels(runs) == [["FedCTTA", "FedTSA"]]
 
 
 def test_equal_parameter_names_are_told_apart_by_their_owner(fake: Fake) -> None:

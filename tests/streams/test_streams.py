@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedctta.errors import UserError
+from fedctta.sampling.plain import Disjoint, Overlap
+from fedctta.sampling.skewed import Dirichlet
 from fedctta.streams import ABSENT, Schedule, Stream, _visits, build
 from fedctta.streams.clusters import IID, NIID
 
@@ -50,11 +52,11 @@ def seen_in(stream: Stream, client: int) -> dict[int, list[int]]:
     return seen
 
 
-@given(shapes(), st.sampled_from(["disjoint", "overlap"]), st.integers(0, 3))
-def test_a_client_sees_the_same_images_in_every_domain_and_none_twice(make_domains, shape, samples, seed):
+@given(shapes(), st.sampled_from([Disjoint(), Overlap()]), st.integers(0, 3))
+def test_a_client_sees_the_same_images_in_every_domain_and_none_twice(make_domains, shape, sampler, seed):
     clients, slots, batch, domains, images = shape
     data = numbered(make_domains(domains, images, side=1))
-    stream = build(NIID(clusters=min(clients, domains)), data, clients, slots, batch, seed, samples)
+    stream = build(NIID(clusters=min(clients, domains)), data, clients, slots, batch, seed, sampler)
     assert len(stream) == domains * slots
     assert stream.clients == clients
     chosen = []
@@ -65,7 +67,7 @@ def test_a_client_sees_the_same_images_in_every_domain_and_none_twice(make_domai
         assert all(indices == first for indices in seen.values())
         assert len(set(first)) == len(first) == slots * batch
         chosen += first
-    if samples == "disjoint":
+    if sampler == Disjoint():
         assert len(set(chosen)) == len(chosen)
 
 
@@ -124,14 +126,14 @@ def test_the_papers_stream_uses_every_image_once_in_every_domain(make_domains):
 
 def test_overlapping_clients_draw_independently(make_domains):
     data = make_domains(1, images=10_000, side=1)
-    stream = build(IID(), data, clients=20, slots=50, batch=10, seed=0, samples="overlap")
+    stream = build(IID(), data, clients=20, slots=50, batch=10, seed=0, sampler=Overlap())
     assert len(np.unique(stream.samples)) == pytest.approx(10_000 * (1 - 0.95**20), abs=150)  # 6,415 expected
 
 
-@pytest.mark.parametrize("samples", ["disjoint", "overlap"])
-def test_the_seed_decides_the_images_and_nothing_else(domains, samples):
+@pytest.mark.parametrize("sampler", [Disjoint(), Overlap(), Dirichlet(0.1)])
+def test_the_seed_decides_the_images_and_nothing_else(domains, sampler):
     def drawn(seed: int, schedule: Schedule):
-        return build(schedule, domains, clients=4, slots=3, batch=4, seed=seed, samples=samples)
+        return build(schedule, domains, clients=4, slots=3, batch=4, seed=seed, sampler=sampler)
 
     assert np.array_equal(drawn(0, IID()).samples, drawn(0, NIID(clusters=2)).samples)
     assert not np.array_equal(drawn(0, IID()).samples, drawn(1, IID()).samples)
@@ -157,8 +159,8 @@ def test_temporal_heterogeneity_is_one_when_every_slot_differs(domains):
         ({"clients": 0}, "clients=0 must be at least 1"),
         ({"slots": 0}, "slots=0 must be at least 1"),
         ({"batch": -1}, "batch=-1 must be at least 1"),
-        ({"batch": 5}, "4 clients x 3 slots x batch 5 need more than the 48 images .* or samples=overlap"),
-        ({"batch": 17, "samples": "overlap"}, "^3 slots x batch 17 need more than the 48 .* use fewer slots or a sm"),
+        ({"batch": 5}, "4 clients x 15 images need more than the 48 images .* or samples=overlap"),
+        ({"batch": 17, "sampler": Overlap()}, "^51 images a client are more than the 48 .* use fewer slots or a sm"),
     ],
 )
 def test_a_stream_that_cannot_be_is_told(domains, change, message):
@@ -178,3 +180,22 @@ def test_a_schedule_must_bring_a_plan():
     assert Schedule().default_clients() == 20
     with pytest.raises(TypeError, match="Schedule must define plan"):
         Schedule().plan(1, ("d0",), 1)
+
+
+def test_classes_are_counted_by_domain_and_client(domains):
+    plan = [[0, 1], [0, ABSENT], [2, 1]]
+    stream = build(Fixed(plan), domains, clients=2, slots=2, batch=3, seed=0)
+    expected = np.zeros((3, 2, 3), int)
+    for t in range(3):
+        slot = stream.slot(t)
+        for row, client in enumerate(np.flatnonzero(slot.domain != ABSENT)):
+            for label in slot.labels[row]:
+                expected[slot.domain[client], client, label] += 1
+    assert (stream.class_counts() == expected).all()
+
+
+def test_classes_arrive_in_bursts_in_every_domain(domains):
+    stream = build(IID(), domains, clients=2, slots=4, batch=4, seed=0, order="bursts")
+    for client in range(2):
+        labels = np.concatenate([stream.slot(t).labels[client] for t in range(4)])
+        assert (np.diff(labels) != 0).sum() + 1 == len(np.unique(labels))

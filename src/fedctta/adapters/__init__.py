@@ -11,7 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedctta.clients import Client
-from fedctta.network import Network
+from fedctta.network import Network, Tensors
 from fedctta.registry import Registry
 
 
@@ -23,6 +23,15 @@ class Adapter:
     def init(self, network: Network) -> Client:
         """Return a client before its first batch, made from the source model."""
         raise TypeError(f"{type(self).__name__} must define init")
+
+    @property
+    def source_images(self) -> int:
+        """How many clean, unlabelled images of the source `study` wants; 0 for none."""
+        return 0
+
+    def study(self, network: Network, images: Tensor) -> Tensors:
+        """Return what is learnt from source images before deployment; every client keeps it privately."""
+        return {}
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Return the client after it has seen x[B, ...]. Pure; no labels."""

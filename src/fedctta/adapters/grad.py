@@ -24,7 +24,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.losses import entropy
+from fedctta.adapters.optimisers import adam, adam_memory, descend
 from fedctta.adapters.regularisers import contrast, proximal, self_distillation
+from fedctta.adapters.tensors import named, only, under
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Output, Tensors, training
@@ -59,8 +62,7 @@ class EntropyGradient(Adapter):
         own = {**parameters, **network.statistics}
         private: Tensors = {}
         if self.variant == "code":
-            private = {f"{m}.{n}": torch.zeros_like(t) for m in ("first", "second") for n, t in parameters.items()}
-            private["step"] = torch.zeros((), device=network.device)
+            private |= adam_memory(parameters)
         if self._compares_with_received:
             private |= named("received", own)
         if self._compares_with_previous:
@@ -102,7 +104,7 @@ class EntropyGradient(Adapter):
         return super().predict(network, client, x)
 
     def _descend(self, network: Network, client: Client, x: Tensor) -> Client:
-        parameters = {name: client.own[name] for name in network.parameters}
+        parameters = only(network.parameters, client.own)
         objective = mean_entropy if self.variant == "paper" else pseudo_label_loss
         penalty = self._penalty(network, client, x)
 
@@ -112,8 +114,7 @@ class EntropyGradient(Adapter):
 
         gradient, statistics = torch.func.grad(loss, has_aux=True)(parameters)
         if self.variant == "paper":
-            new = {name: torch.add(tensor, gradient[name], alpha=-self.lr) for name, tensor in parameters.items()}
-            return client._replace(own={**new, **statistics})
+            return client._replace(own={**descend(parameters, gradient, self.lr), **statistics})
         new, moments = adam(parameters, gradient, client.private, self.lr)
         return Client({**new, **statistics}, {**client.private, **moments})
 
@@ -145,35 +146,9 @@ class EntropyGradient(Adapter):
 
 def mean_entropy(logits: Tensor) -> Tensor:
     """Mean over the batch of H(softmax(logits)) (Eq. 1-2)."""
-    log_p = F.log_softmax(logits, dim=-1)
-    return -(log_p.exp() * log_p).sum(-1).mean()
+    return entropy(logits).mean()
 
 
 def pseudo_label_loss(logits: Tensor) -> Tensor:
     """Cross-entropy against the arg-max of the same logits."""
     return -F.log_softmax(logits, dim=-1).amax(-1).mean()
-
-
-def adam(
-    weights: Tensors, gradient: Tensors, moments: Tensors, lr: float, beta1: float = 0.9, beta2: float = 0.999
-) -> tuple[Tensors, Tensors]:
-    """One Adam step as a pure function of weights and moments."""
-    step = moments["step"] + 1
-    private, new = {"step": step}, {}
-    for name, weight in weights.items():
-        first = torch.lerp(gradient[name], moments[f"first.{name}"], beta1)
-        second = torch.lerp(gradient[name].square(), moments[f"second.{name}"], beta2)
-        private[f"first.{name}"], private[f"second.{name}"] = first, second
-        scale = (second / (1 - beta2**step)).sqrt() + 1e-8
-        new[name] = weight - lr * first / (1 - beta1**step) / scale
-    return new, private
-
-
-def named(prefix: str, tensors: Tensors) -> Tensors:
-    """Put a prefix before every name."""
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def under(prefix: str, tensors: Tensors) -> Tensors:
-    """Undo `named`: the tensors whose names carry the prefix."""
-    return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}

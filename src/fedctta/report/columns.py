@@ -17,10 +17,14 @@ from fedctta.records import Record
 
 NO_ADAPT = "No-Adapt"
 ORACLE = "Oracle (upper bound)"
-_NAMES = {"local": "Local", "fedavg": "FedAvg", "fedctta": "FedCTTA", "oracle": ORACLE}
+_NAMES = {
+    **{"local": "Local", "fedavg": "FedAvg", "fedctta": "FedCTTA", "oracle": ORACLE},
+    **{"fedavgm": "FedAvgM", "fedamp": "FedAMP", "pfedgraph": "pFedGraph", "ldawa": "L-DAWA", "fedbn": "FedBN"},
+    **{"cfl": "CFL", "fedtsa": "FedTSA", "pfedbbn": "pFedBBN"},
+}
 _ORDER = {NO_ADAPT: 0, "Local": 1, "FedAvg": 2, ORACLE: 4}  # any other method stands between, as it came
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
-_SURROUNDINGS = ("severity", "model", "clients", "batch", "slots")
+_SURROUNDINGS = ("severity", "model", "clients", "batch", "slots", "samples", "order")
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def _column_keys(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _is_stream_parameter(key: str, run: Mapping[str, Any]) -> bool:
     head, dot, _ = key.partition(".")
-    return bool(dot) and (head.startswith("stream") or head == run.get("stream"))
+    return bool(dot) and (head.startswith("stream") or head in (run.get("stream"), run.get("samples")))
 
 
 def _labels(runs: Sequence[dict[str, Any]], places: Sequence[tuple[str, ...]], keys: Sequence[str]) -> list[str]:

@@ -22,7 +22,10 @@ from fedctta.report.figures import collaboration_figure, cost_figure, domain_fig
 from fedctta.report.page import page
 from fedctta.report.table import Published, results_table
 
-_LISTS = {"accuracy_by_domain", "accuracy_by_client", "accuracy_by_slot"}  # these have tables of their own
+_LISTS = {
+    *("accuracy_by_domain", "accuracy_by_client", "accuracy_by_slot"),
+    *("class_accuracy", "major_by_client", "minor_by_client"),
+}  # these have tables of their own
 
 
 def write_report(

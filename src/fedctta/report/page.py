@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from math import isfinite
@@ -27,7 +27,8 @@ def page(records: Sequence[Record], table: Table, title: str) -> str:
         "style": _asset("page.css"),
         "lead": _lead(records, table),
         "results": _results(table),
-        "cost": _cost(table),
+        "measures": _by_method(table, _MEASURES, _measures),
+        "cost": _by_method(table, _COSTS, _costs),
         "settings": _settings(records),
         "data": _json(data),
         "script": "\n".join(_asset(name) for name in _SCRIPTS),
@@ -120,19 +121,29 @@ def _accuracy(cell: Cell | None, best: bool, paper: bool) -> str:
     return f'{ours}<td class="n quiet">{number(cell.published)}</td><td class="n quiet">{gap}</td>'
 
 
-def _cost(table: Table) -> str:
-    """Show bytes, time and memory; where columns are many, a method's name is written once."""
-    head = ["method", "setting", "sent", "received", "time", "memory", "same-domain weight", "seeds"]
+_MEASURES = ("class mean", "macro F1", "worst client", "major class", "minor class", "ECE", "entropy", "absent classes")
+_COSTS = ("sent", "received", "time", "memory", "same-domain weight", "seeds")
+
+
+def _by_method(table: Table, names: Sequence[str], values: Callable[[Cell], list[str]]) -> str:
+    """Show some values of every cell; where columns are many, a method's name is written once."""
+    head = ["method", "setting", *names]
     lines = []
     for row in table.rows:
         name = _swatch(row.label)
         for column, cell in zip(table.columns, row.cells, strict=True):
             if cell:
-                lines.append([name, escape(column), *_costs(cell)])
+                lines.append([name, escape(column), *values(cell)])
                 name = ""
     if len(table.columns) == 1:
         head, lines = head[:1] + head[2:], [line[:1] + line[2:] for line in lines]
     return _plain_table(head, lines, words=min(2, len(table.columns)))
+
+
+def _measures(cell: Cell) -> list[str]:
+    shares = (cell.mean_class_accuracy, cell.macro_f1, cell.worst_client, cell.major, cell.minor)
+    rest = (cell.calibration_error, cell.mean_entropy)
+    return [*(number(value) for value in (*shares, *rest)), number(cell.absent_classes, 0)]
 
 
 def _costs(cell: Cell) -> list[str]:

@@ -36,6 +36,14 @@ class Cell:
     seconds: float
     peak_memory_mb: float
     same_domain_weight: float
+    mean_class_accuracy: float
+    macro_f1: float
+    worst_client: float
+    major: float  # mean over clients of the accuracy in each one's most frequent class
+    minor: float
+    calibration_error: float
+    mean_entropy: float  # in nats
+    absent_classes: float
 
     @property
     def difference(self) -> float:
@@ -108,11 +116,14 @@ class Table:
         return head, body
 
     def _cost_grid(self, clean: Any) -> Grid:
-        head = ["method", "column", "bytes", "seconds", "same-domain"]
+        head = ["method", "column", "class mean", "worst client", "ECE", "bytes", "seconds", "same-domain"]
         body = [
             [
                 clean(row.label),
                 clean(column),
+                number(cell.mean_class_accuracy),
+                number(cell.worst_client),
+                number(cell.calibration_error),
                 human_bytes(cell.bytes_up + cell.bytes_down),
                 number(cell.seconds, 1),
                 number(cell.same_domain_weight, 3),
@@ -176,6 +187,14 @@ def _cell(runs: Sequence[Record], published: float) -> Cell:
         seconds=mean("seconds"),
         peak_memory_mb=mean("peak_memory_mb"),
         same_domain_weight=mean("same_domain_weight"),
+        mean_class_accuracy=100 * mean("mean_class_accuracy"),
+        macro_f1=100 * mean("macro_f1"),
+        worst_client=100 * mean("worst_client"),
+        major=100 * float(np.mean([np.nanmean(run.major_by_client) for run in runs])),
+        minor=100 * float(np.mean([np.nanmean(run.minor_by_client) for run in runs])),
+        calibration_error=100 * mean("calibration_error"),
+        mean_entropy=mean("mean_entropy"),
+        absent_classes=mean("absent_classes"),
     )
 
 

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from fedctta.data.corrupted import Domains
 from fedctta.errors import UserError
 from fedctta.registry import Registry
+from fedctta.sampling import Sampler, in_bursts
+from fedctta.sampling.plain import Disjoint
 
 ABSENT = -1
-Samples = Literal["disjoint", "overlap"]
+Order = Literal["shuffled", "bursts"]
 
 
 class Slot(NamedTuple):
@@ -74,6 +76,14 @@ class Stream:
             images[here] = self.data.images[self.data.names[k]][samples[here]]
         return Slot(images, self.data.labels[samples], self.domain[t])
 
+    def class_counts(self) -> NDArray[np.int32]:
+        """Return how many images of every class every client sees in every domain, [D, N, K]; for metrics only."""
+        counts = np.zeros((len(self.data.names), self.clients, len(self.data.classes)), np.int32)
+        slot, client = np.nonzero(self.domain != ABSENT)
+        labels = self.data.labels[self.samples[client, self.visit[slot, client]]]
+        np.add.at(counts, (self.domain[slot, client][:, None], client[:, None], labels), 1)
+        return counts
+
     @property
     def spatial_heterogeneity(self) -> float:
         """SH: distinct domains among the clients present, over their number; mean over slots (FedCTTA Eq. 8)."""
@@ -94,12 +104,13 @@ def build(
     slots: int,
     batch: int,
     seed: int,
-    samples: Samples = "disjoint",
+    sampler: Sampler | None = None,
+    order: Order = "shuffled",
 ) -> Stream:
     """Lay out a schedule over a data set.
 
-    A client sees the same images in the same order in every domain, as in the papers. `disjoint` deals every test
-    image to at most one client; `overlap` lets every client draw independently, as the published code does.
+    The sampler (by default `disjoint`) deals images to clients; a client sees the same images in the same order in
+    every domain, as in the papers. With `order="bursts"` its classes arrive one after another.
     """
     for key, value in (("clients", clients), ("slots", slots), ("batch", batch)):
         if value < 1:
@@ -108,22 +119,11 @@ def build(
     if not (domain != ABSENT).any():
         raise UserError(f"stream {schedule.name} shows no client any domain: give at least one client one visit")
     visit = _visits(domain, len(data.names))
-    need, have = int(visit.max() + 1) * batch, len(data.labels)
-    if samples == "disjoint" and clients * need > have:
-        raise UserError(
-            f"{clients} clients x {need // batch} slots x batch {batch} need more than the {have} images there are:"
-            " use fewer clients or slots, a smaller batch, or samples=overlap"
-        )
-    if need > have:
-        raise UserError(
-            f"{need // batch} slots x batch {batch} need more than the {have} images there are:"
-            " use fewer slots or a smaller batch"
-        )
     rng = np.random.default_rng((seed, 17))
-    if samples == "disjoint":
-        chosen = rng.permutation(have)[: clients * need].reshape(clients, need)
-    else:
-        chosen = np.stack([rng.permutation(have)[:need] for _ in range(clients)])
+    need = int(visit.max() + 1) * batch
+    chosen = (sampler or Disjoint()).deal(data.labels, clients, need, rng)
+    if order == "bursts":
+        chosen = in_bursts(chosen, data.labels, rng)
     return Stream(data, domain, chosen.reshape(clients, -1, batch).astype(np.int64), visit)
 
 

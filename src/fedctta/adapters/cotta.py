@@ -1,0 +1,105 @@
+"""CoTTA: a student learns from a slow teacher's averaged views, and forgets back to the source bit by bit.
+
+    y        = the teacher's logits; where the source's mean confidence in the batch is < 0.92, their mean over 32 views
+    loss     = (1/B) sum_b CE(softmax(y_b), student(x_b))         one step of Adam on all parameters of the student
+    teacher <- 0.999 teacher + 0.001 student
+    student <- source, every element with probability 0.01
+
+The teacher predicts, so it is what the client owns: it travels, and after a download the teacher is the aggregate. The
+student and Adam's moments stay at home. BatchNorm layers of all three models normalise with the batch's statistics.
+
+The published code returns y itself, averaged views included, from before the step; here the client predicts after the
+download, with the teacher as it then is and one plain pass. Whether views are averaged may differ from client to client
+and clients that run together cannot branch, so the views are always computed, unless `confidence` is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedctta.adapters import Adapter
+from fedctta.adapters.augmentation import augment, view_keys
+from fedctta.adapters.losses import cross_entropy
+from fedctta.adapters.optimisers import adam, adam_memory
+from fedctta.adapters.tensors import named, towards, under
+from fedctta.adapters.tent import require_batch
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import Network, Tensors, refreshed
+from fedctta.randomness import advance, fork, uniform
+
+IMAGES_AT_ONCE = 100  # of one client, all views together: enough to keep a machine busy, few enough for its memory
+
+
+@dataclass(frozen=True)
+class CoTTA(Adapter):
+    """Learn all weights from a slow teacher's augmented predictions; restore some of them to the source."""
+
+    name: ClassVar[str] = "cotta"
+    lr: float = 1e-3
+    confidence: float = 0.92  # of the source model, below which views are averaged
+    views: int = 32
+    momentum: float = 0.999
+    restore: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.lr < 0:
+            raise UserError(f"cotta.lr={self.lr} must not be negative")
+        for name in ("confidence", "momentum", "restore"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"cotta.{name}={getattr(self, name)} must lie between 0 and 1")
+        if self.views < 1:
+            raise UserError(f"cotta.views={self.views} must be at least 1 (cotta.confidence=0 does without views)")
+
+    def init(self, network: Network) -> Client:
+        """Own the teacher's parameters; the student, its moments and the key are private."""
+        student = network.parameters
+        key = torch.zeros((), dtype=torch.int64, device=network.device)
+        return Client(student, {**named("student", student), **adam_memory(student), "key": key})
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Teach the student, let the teacher follow, restore."""
+        key, student = client.private["key"], under("student", client.private)
+        target = self._target(network, client.own, x, fork(key, 1))
+
+        def loss(weights: Tensors) -> Tensor:
+            return cross_entropy(network(weights, x, refreshed()).logits, target).mean()
+
+        student, memory = adam(student, torch.func.grad(loss)(student), client.private, self.lr)
+        teacher = towards(client.own, student, 1 - self.momentum)
+        student = restored(student, network.state, fork(key, 2), self.restore)
+        return Client(teacher, {**named("student", student), **memory, "key": advance(key)})
+
+    def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return the teacher's logits[B, K], BatchNorm with the statistics of x."""
+        return network(client.own, x, refreshed()).logits
+
+    def check(self, network: Network, batch: int) -> None:
+        """BatchNorm needs more than one image."""
+        require_batch(self.name, network, batch)
+
+    def _target(self, network: Network, teacher: Tensors, x: Tensor, key: Tensor) -> Tensor:
+        """Return the logits[B, K] to learn from."""
+
+        def of_view(one: Tensor) -> Tensor:
+            return network(teacher, augment(x, one), refreshed()).logits
+
+        plain = network(teacher, x, refreshed()).logits
+        if self.confidence == 0:
+            return plain
+        at_once = max(1, IMAGES_AT_ONCE // len(x))
+        averaged = torch.func.vmap(of_view, chunk_size=at_once)(view_keys(key, self.views)).mean(0)
+        sure = network({}, x, refreshed()).logits.softmax(-1).amax(-1).mean()
+        return torch.where(sure < self.confidence, averaged, plain)
+
+
+def restored(weights: Tensors, source: Tensors, key: Tensor, share: float) -> Tensors:
+    """Return the weights with every element set back to the source with probability `share`."""
+    return {
+        name: torch.where(uniform(fork(key, number), weight.shape) < share, source[name], weight)
+        for number, (name, weight) in enumerate(weights.items())
+    }

@@ -1,0 +1,139 @@
+"""EATA: learn only from images that are reliable and new, and stay near the source where it matters.
+
+    reliable      H(p_b) < E0 = 0.4 ln K
+    not redundant |cos(pbar, p_b)| < margin;  pbar <- 0.9 pbar + 0.1 mean of the p_b that passed
+    loss          mean over those that passed of exp(E0 - H_b) H_b  +  fisher sum_w F_w (w - w_source)^2
+
+F is the diagonal Fisher information of the source model on clean images, squared gradients of the cross-entropy with
+its own arg-max. A batch in which nothing passes changes nothing, Adam's moments included. `eta` is EATA without the
+second term, and `rdumb` is ETA that starts over after every 1,000 batches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedctta.adapters.losses import cosine, entropy
+from fedctta.adapters.optimisers import adam
+from fedctta.adapters.tensors import choose, masked_mean, named, only, under
+from fedctta.adapters.tent import AffineAdapter
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import Network, Tensors, refreshed
+
+FISHER_BATCH = 200
+
+
+@dataclass(frozen=True)
+class EATA(AffineAdapter):
+    """Minimise the entropy of reliable, non-redundant images; keep important weights near the source."""
+
+    name: ClassVar[str] = "eata"
+    lr: float = 1e-3
+    threshold: float = 0.4  # of ln K
+    margin: float = 0.4
+    fisher: float = 1.0
+    images: int = 2000
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "threshold", "margin", "fisher", "images"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{self.name}.{name}={getattr(self, name)} must not be negative")
+
+    def init(self, network: Network) -> Client:
+        """Remember, privately, the mean prediction so far and whether there is one."""
+        client = super().init(network)
+        classes = network.state[f"{network.classifier}.weight"].shape[0]
+        moved = {"mean": torch.zeros(classes, device=network.device), "met": torch.zeros((), device=network.device)}
+        return client._replace(private={**client.private, **moved})
+
+    @property
+    def source_images(self) -> int:
+        """As many as asked for, unless nothing is anchored."""
+        return self.images if self.fisher else 0
+
+    def study(self, network: Network, images: Tensor) -> Tensors:
+        """Return the Fisher information of the source model's scales and shifts."""
+        own = only(network.affine, network.state)
+
+        def loss(weights: Tensors, x: Tensor) -> Tensor:
+            logits = network(weights, x, refreshed()).logits
+            return F.cross_entropy(logits, logits.detach().argmax(-1))
+
+        total = {name: torch.zeros_like(tensor) for name, tensor in own.items()}
+        batches = torch.split(images, FISHER_BATCH)
+        for x in batches:
+            gradient = torch.func.grad(loss)(own, x)
+            total = {name: t + gradient[name].square() / len(batches) for name, t in total.items()}
+        return named("fisher", total)
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Take one step on what passes both filters."""
+        limit = self.threshold * math.log(len(client.private["mean"]))
+        mean, met = client.private["mean"], client.private["met"]
+        importance = under("fisher", client.private)
+
+        def loss(weights: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            logits = network({**client.own, **weights}, x, refreshed()).logits
+            h, p = entropy(logits), logits.detach().softmax(-1)
+            similar = (met > 0) & (cosine(mean, p).abs() >= self.margin)
+            passed = ((h.detach() < limit) & ~similar).to(h.dtype)
+            value = masked_mean(torch.exp(limit - h.detach()) * h, passed)
+            for name, f in importance.items():
+                value = value + self.fisher * (f * (weights[name] - network.state[name]).square()).sum()
+            return value, (passed, p)
+
+        gradient, (passed, p) = torch.func.grad(loss, has_aux=True)(client.own)
+        own, memory = adam(client.own, gradient, client.private, self.lr)
+        now = (passed[:, None] * p).sum(0) / passed.sum().clamp_min(1)
+        memory |= {"mean": torch.where(met > 0, torch.lerp(mean, now, 0.1), now), "met": torch.ones_like(met)}
+        any_passed = passed.sum() > 0
+        kept = {**client.private, **choose(any_passed, memory, client.private)}
+        return Client(choose(any_passed, own, client.own), kept)
+
+    def check(self, network: Network, batch: int) -> None:
+        """As Tent; the number of classes is read off the last linear layer."""
+        super().check(network, batch)
+        network.require_features(self.name)
+
+
+@dataclass(frozen=True)
+class ETA(EATA):
+    """Minimise the entropy of reliable, non-redundant images (EATA without its anchor)."""
+
+    name: ClassVar[str] = "eta"
+    fisher: float = 0.0
+
+
+@dataclass(frozen=True)
+class RDumb(EATA):
+    """ETA that starts over from the source after every so many batches."""
+
+    name: ClassVar[str] = "rdumb"
+    fisher: float = 0.0
+    every: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every < 1:
+            raise UserError(f"rdumb.every={self.every} must be at least 1")
+
+    def init(self, network: Network) -> Client:
+        """Count batches too."""
+        client = super().init(network)
+        return client._replace(private={**client.private, "batches": torch.zeros((), device=network.device)})
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Start over if it is time, then adapt."""
+        fresh, batches = self.init(network), client.private["batches"]
+        again = (batches > 0) & (batches % self.every == 0)
+        private = {**client.private, **choose(again, fresh.private, client.private)}
+        client = Client(choose(again, fresh.own, client.own), private)
+        client = super().adapt(network, client, x)
+        return client._replace(private={**client.private, "batches": batches + 1})

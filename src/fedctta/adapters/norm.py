@@ -1,0 +1,96 @@
+"""BatchNorm statistics without gradients: mixed with the source's, or carried along.
+
+    norm-alpha   mu = (1 - a) mu_source + a m,   and so for variances; anew from every batch
+    norm-ema     mu <- (1 - a) mu + a m          a running average, as in training; the client predicts with it
+    dua          norm-ema with a momentum that fades: rho <- 0.94 rho,  a = rho + 0.005
+
+m is the batch's mean; variances are the batch's own (biased) for norm-alpha, where published code takes the unbiased
+one, and unbiased for the other two, as in training. With a = 1 norm-alpha is `bn`. DUA as published feeds 64 augmented
+copies of one image at a time and picks its best step by labels; here it takes the client's batch and picks nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedctta.adapters import Adapter
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import Network, refreshed, training
+
+
+class StatisticsAdapter(Adapter):
+    """What adapters share that own the statistics of BatchNorm layers."""
+
+    def init(self, network: Network) -> Client:
+        """Own the statistics of every BatchNorm layer."""
+        return Client(own=network.statistics)
+
+    def check(self, network: Network, batch: int) -> None:
+        """There must be BatchNorm layers; a single image will do."""
+        network.require_norms(self.name)
+
+
+@dataclass(frozen=True)
+class NormAlpha(StatisticsAdapter):
+    """Mix the batch's BatchNorm statistics with the source's, anew for every batch."""
+
+    name: ClassVar[str] = "norm-alpha"
+    alpha: float = 0.1
+    prior: int = 0  # above 0: alpha = B / (B + prior), the source worth as many images as `prior`
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise UserError(f"norm-alpha.alpha={self.alpha} must lie between 0 and 1")
+        if self.prior < 0:
+            raise UserError(f"norm-alpha.prior={self.prior} must not be negative")
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Start from the source, whatever the client has."""
+        alpha = len(x) / (len(x) + self.prior) if self.prior else self.alpha
+        return client._replace(own=network({}, x, refreshed(alpha)).statistics)
+
+
+@dataclass(frozen=True)
+class NormEMA(StatisticsAdapter):
+    """Carry a running average of the batches' BatchNorm statistics along."""
+
+    name: ClassVar[str] = "norm-ema"
+    momentum: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.momentum <= 1:
+            raise UserError(f"norm-ema.momentum={self.momentum} must lie above 0 and up to 1")
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Move the average by one batch."""
+        return client._replace(own=network(client.own, x, training(self.momentum)).statistics)
+
+
+@dataclass(frozen=True)
+class DUA(StatisticsAdapter):
+    """Carry a running average of BatchNorm statistics along, with a momentum that fades to a floor."""
+
+    name: ClassVar[str] = "dua"
+    decay: float = 0.94
+    start: float = 0.1
+    floor: float = 0.005
+
+    def __post_init__(self) -> None:
+        for name in ("decay", "start", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"dua.{name}={getattr(self, name)} must lie between 0 and 1")
+
+    def init(self, network: Network) -> Client:
+        """Own the statistics; the momentum is private."""
+        return Client(network.statistics, {"rho": torch.tensor(self.start, device=network.device)})
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Move the average by one batch and fade."""
+        rho = self.decay * client.private["rho"]
+        momentum = (rho + self.floor).clamp(max=1)
+        return Client(network(client.own, x, training(momentum)).statistics, {"rho": rho})

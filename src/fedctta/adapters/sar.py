@@ -1,0 +1,83 @@
+"""SAR: entropy minimisation that looks for flat minima and starts over when predictions collapse.
+
+    g  = gradient of the mean entropy over images with H < E0 = 0.4 ln K
+    g' = the same gradient at w + rho g / ||g||, over images that pass there as well
+    w <- momentum step along g'
+    e <- 0.9 e + 0.1 (mean entropy at the second place);  e < 0.2: back to the source
+
+Scales and shifts of normalisation layers are trained, those of `skip` (the last stage, say "layer4.") excepted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedctta.adapters.losses import entropy
+from fedctta.adapters.optimisers import momentum, momentum_memory
+from fedctta.adapters.tensors import choose, masked_mean, only
+from fedctta.adapters.tent import AffineAdapter
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import Network, Tensors, refreshed
+
+
+@dataclass(frozen=True)
+class SAR(AffineAdapter):
+    """Minimise the entropy of reliable images where it is flat (SAM); recover from collapse."""
+
+    name: ClassVar[str] = "sar"
+    lr: float = 1e-3
+    threshold: float = 0.4  # of ln K
+    rho: float = 0.05
+    recover: float = 0.2
+    skip: str = "layer4."
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "threshold", "rho", "recover"):
+            if getattr(self, name) < 0:
+                raise UserError(f"sar.{name}={getattr(self, name)} must not be negative")
+
+    def init(self, network: Network) -> Client:
+        """Own scales and shifts; velocity and the running entropy stay private."""
+        names = [name for name in network.affine if not (self.skip and name.startswith(self.skip))]
+        own = only(names, network.state)
+        running = {"entropy": torch.zeros((), device=network.device), "met": torch.zeros((), device=network.device)}
+        return Client(own, {**momentum_memory(own), **running})
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Step along the gradient of a place uphill; start over where the entropy says so."""
+
+        def loss(weights: Tensors, among: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            logits = network({**client.own, **weights}, x, refreshed()).logits
+            h = entropy(logits)
+            passed = among * (h.detach() < self.threshold * math.log(logits.shape[-1])).to(h.dtype)
+            value = masked_mean(h, passed)
+            return value, (passed, value.detach())
+
+        slope = torch.func.grad(loss, has_aux=True)
+        first, (passed, _) = slope(client.own, x.new_ones(len(x)))
+        norm = torch.stack([g.square().sum() for g in first.values()]).sum().sqrt().clamp_min(1e-12)
+        uphill = {name: w + self.rho * first[name] / norm for name, w in client.own.items()}
+        second, (passed, value) = slope(uphill, passed)
+
+        own, velocity = momentum(client.own, second, client.private, self.lr)
+        some = passed.sum() > 0
+        own, velocity = choose(some, own, client.own), choose(some, velocity, client.private)
+        running, met = client.private["entropy"], client.private["met"]
+        new = torch.where(met > 0, torch.lerp(running, value, 0.1), value)
+        running, met = torch.where(some, new, running), torch.where(some, 1.0, met)
+
+        collapsed, fresh = (met > 0) & (running < self.recover), self.init(network)
+        private = {**velocity, "entropy": running, "met": met}
+        return Client(choose(collapsed, fresh.own, own), choose(collapsed, fresh.private, private))
+
+    def check(self, network: Network, batch: int) -> None:
+        """As Tent, and something must be left to train."""
+        super().check(network, batch)
+        if not self.init(network).own:
+            raise UserError(f"sar.skip={self.skip} leaves out every normalisation layer: give another prefix, or none")

@@ -1,0 +1,68 @@
+"""Tent: minimise the entropy of predictions by the scales and shifts of normalisation layers.
+
+    min over gamma, beta of (1/B) sum_b H(p_b),    H(p) = - sum_k p_k log p_k
+
+One step of Adam a batch. BatchNorm layers normalise with the batch's own statistics, now and when predicting; layers of
+other kinds (GroupNorm, LayerNorm) work as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedctta.adapters import Adapter
+from fedctta.adapters.losses import entropy
+from fedctta.adapters.optimisers import adam, adam_memory
+from fedctta.adapters.tensors import only
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import Network, Tensors, refreshed
+
+
+class AffineAdapter(Adapter):
+    """What adapters share that own the scales and shifts of normalisation layers and use batch statistics."""
+
+    def init(self, network: Network) -> Client:
+        """Own scales and shifts; the optimiser's memory stays private."""
+        own = only(network.affine, network.state)
+        return Client(own, adam_memory(own))
+
+    def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return logits[B, K], BatchNorm with the statistics of x."""
+        return network(client.own, x, refreshed()).logits
+
+    def check(self, network: Network, batch: int) -> None:
+        """There must be something to train, and BatchNorm needs more than one image."""
+        network.require_affine(self.name)
+        require_batch(self.name, network, batch)
+
+
+def require_batch(method: str, network: Network, batch: int) -> None:
+    """Refuse single images where BatchNorm lives on the batch."""
+    if network.norms and batch < 2:
+        raise UserError(f"batch=1 gives adapter {method!r} no batch statistics: use batch=2 or more, or norm-alpha")
+
+
+@dataclass(frozen=True)
+class Tent(AffineAdapter):
+    """Minimise entropy by normalisation scales and shifts (Adam, batch statistics)."""
+
+    name: ClassVar[str] = "tent"
+    lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.lr < 0:
+            raise UserError(f"tent.lr={self.lr} must not be negative")
+
+    def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Take one step down the entropy."""
+
+        def loss(weights: Tensors) -> Tensor:
+            return entropy(network({**client.own, **weights}, x, refreshed()).logits).mean()
+
+        own, memory = adam(client.own, torch.func.grad(loss)(client.own), client.private, self.lr)
+        return Client(own, {**client.private, **memory})

@@ -1,0 +1,33 @@
+"""The numbers of a run by name, in percent: of the whole, or of its domains, clients or stretches of time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedctta.metrics import score
+from fedctta.records import Record
+
+
+def overall(run: Record, metric: str = "accuracy") -> float:
+    """Return one number of the whole run (names: `metrics.SCORES`)."""
+    return 100 * score(metric, run.class_seen.sum(0), run.class_right.sum(0), run.class_predicted.sum(0))
+
+
+def by_domain(run: Record, metric: str = "accuracy") -> dict[str, float]:
+    """Return the number of every domain that was met."""
+    counts = zip(run.domains, run.class_seen, run.class_right, run.class_predicted, strict=True)
+    return {name: 100 * score(metric, s, r, p) for name, s, r, p in counts if s.any()}
+
+
+def by_client(run: Record, metric: str = "accuracy") -> dict[str, float]:
+    """Return the number of every client that was ever there, counted from 1."""
+    seen, right, predicted = (c.sum(0)[:, None] for c in (run.class_seen, run.class_right, run.class_predicted))
+    counts = enumerate(zip(seen, right, predicted, strict=True))
+    return {str(i + 1): 100 * score(metric, s, r, p) for i, (s, r, p) in counts if s.any()}
+
+
+def by_position(run: Record) -> dict[str, float]:
+    """Return the accuracy in as many equal stretches of time as there are domains, counted from 1."""
+    stretches = np.array_split(np.arange(len(run.seen)), len(run.domains))
+    shares = (run.correct[rounds].sum() / max(1, run.seen[rounds].sum()) for rounds in stretches)
+    return {str(k + 1): float(100 * share) for k, share in enumerate(shares)}

@@ -1,0 +1,79 @@
+"""What counts of right predictions say, beyond their mean. Pure functions of arrays; labels end here.
+
+Counts are by class: `seen`, `right` and `predicted` have the classes on their last axis. A class that was never seen
+has no accuracy: it is nan, is left out of means, and is counted by `absent_classes`; it is never scored zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[Any]
+Floats = NDArray[np.float64]
+BINS = 15  # of confidence, for the calibration error
+MILLION = 1_000_000  # confidences are summed as whole millionths, so that no order of adding matters
+
+
+def share(part: Counts, of: Counts) -> Floats:
+    """Return part / of, nan where there is nothing."""
+    ratio: Floats = np.divide(part, of, out=np.full(np.shape(of), np.nan), where=np.asarray(of) > 0)
+    return ratio
+
+
+def mean_class_accuracy(seen: Counts, right: Counts) -> float:
+    """Mean of the accuracies of all classes that were seen."""
+    return _mean(share(right, seen))
+
+
+def absent_classes(seen: Counts) -> int:
+    """Return how many classes were never seen."""
+    return int((np.asarray(seen) == 0).sum())
+
+
+def macro_f1(seen: Counts, right: Counts, predicted: Counts) -> float:
+    """Mean over the classes seen of F1 = 2 TP / (2 TP + FP + FN) = 2 right / (seen + predicted)."""
+    f1 = share(2 * np.asarray(right), np.asarray(seen) + predicted)
+    return _mean(np.where(np.asarray(seen) > 0, f1, np.nan))
+
+
+def major_and_minor(seen: Counts, right: Counts) -> tuple[Floats, Floats]:
+    """Accuracies [N] of each client's most and least frequent class, of counts [N, K]; classes it never saw aside."""
+    major = np.argmax(seen, axis=-1)
+    minor = np.argmin(np.where(seen > 0, seen, np.iinfo(np.int64).max), axis=-1)
+    accuracy = share(right, seen)
+    who = np.arange(len(seen))
+    return accuracy[who, major], accuracy[who, minor]
+
+
+def score(metric: str, seen: Counts, right: Counts, predicted: Counts) -> float:
+    """Return one number of counts [N, K] by client and class; see `SCORES` for the names."""
+    return SCORES[metric](np.asarray(seen), np.asarray(right), np.asarray(predicted))
+
+
+SCORES: dict[str, Callable[[Counts, Counts, Counts], float]] = {
+    "accuracy": lambda seen, right, _: float(share(right.sum(), seen.sum())),
+    "mean_class_accuracy": lambda seen, right, _: mean_class_accuracy(seen.sum(0), right.sum(0)),
+    "macro_f1": lambda seen, right, predicted: macro_f1(seen.sum(0), right.sum(0), predicted.sum(0)),
+    "worst_client": lambda seen, right, _: float(np.nanmin(share(right.sum(1), seen.sum(1)))),
+    "major": lambda seen, right, _: _mean(major_and_minor(seen, right)[0]),
+    "minor": lambda seen, right, _: _mean(major_and_minor(seen, right)[1]),
+}
+
+
+def calibration_error(bins: Counts) -> float:
+    """Expected calibration error: sum_b n_b / n |accuracy_b - confidence_b|.
+
+    `bins` [BINS, 3] hold predictions, the sum of their confidences in millionths, and how many were right.
+    """
+    count, confidence, right = (np.asarray(bins)[:, k].astype(np.float64) for k in range(3))
+    gaps = np.abs(share(right, count) - share(confidence / MILLION, count))
+    return float(np.nansum(gaps * count) / count.sum()) if count.sum() else float("nan")
+
+
+def _mean(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")

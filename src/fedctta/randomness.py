@@ -1,0 +1,52 @@
+"""Random numbers as a pure function of a key: the same for a client whatever the lifting, the device or its peers.
+
+A client that needs chance keeps an integer `key` in its private tensors; the engine gives every client its own. Numbers
+are hashes of (key, position), so they need no generator whose state vmap would share among clients. `advance` gives the
+key of the next batch, `fork` independent keys for several purposes within one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_LOW = 0xFFFFFFFF  # hashes are of 32 bits, in int64, whose products keep their low bits right
+
+
+def keys(seed: int, count: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return the first keys[count] of clients 0, 1, ...: that of a client does not depend on how many there are."""
+    return _hash(torch.arange(count, device=device) + _hash(torch.tensor(seed & _LOW, device=device)))
+
+
+def advance(key: Tensor) -> Tensor:
+    """Return the key of the next batch."""
+    return fork(key, 0x5EED)
+
+
+def fork(key: Tensor, purpose: int) -> Tensor:
+    """Return an independent key for one purpose."""
+    return _hash(key + _hash(torch.full_like(key, purpose)))
+
+
+def uniform(key: Tensor, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
+    """Return float32 numbers in [low, high)."""
+    count = math.prod(shape)
+    bits = _hash(torch.arange(count, device=key.device) + key)
+    return low + (high - low) * (bits >> 8).float().mul(2.0**-24).reshape(tuple(shape))
+
+
+def normal(key: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return standard normal numbers (Box and Muller)."""
+    radius = (-2 * torch.log1p(-uniform(fork(key, 1), shape))).sqrt()
+    return radius * torch.cos(2 * math.pi * uniform(fork(key, 2), shape))
+
+
+def _hash(x: Tensor) -> Tensor:
+    """Mix 32 bits well: multiply and fold, twice over, after Murmur's finaliser."""
+    x = x & _LOW
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x2C1B3C6D), (16, 0x297A2D39)):
+        x = (x ^ (x >> shift)) * factor & _LOW
+    return x ^ (x >> 15)

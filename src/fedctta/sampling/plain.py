@@ -1,0 +1,46 @@
+"""Images dealt without regard to their class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedctta.errors import UserError
+from fedctta.sampling import Indices, Sampler
+
+
+@dataclass(frozen=True)
+class Disjoint(Sampler):
+    """Deal every test image to at most one client."""
+
+    name: ClassVar[str] = "disjoint"
+
+    def share(self, images: int, clients: int) -> int:
+        """Return an equal part."""
+        return images // clients
+
+    def deal(self, labels: Indices, clients: int, need: int, rng: np.random.Generator) -> Indices:
+        """Shuffle all images and cut."""
+        if clients * need > len(labels):
+            raise UserError(
+                f"{clients} clients x {need} images need more than the {len(labels)} images there are: use fewer"
+                " clients or slots, a smaller batch, or samples=overlap"
+            )
+        return rng.permutation(len(labels))[: clients * need].reshape(clients, need)
+
+
+@dataclass(frozen=True)
+class Overlap(Sampler):
+    """Let every client draw on its own, so that clients may share images (as published code does)."""
+
+    name: ClassVar[str] = "overlap"
+
+    def deal(self, labels: Indices, clients: int, need: int, rng: np.random.Generator) -> Indices:
+        """Shuffle all images anew for every client."""
+        if need > len(labels):
+            raise UserError(
+                f"{need} images a client are more than the {len(labels)} there are: use fewer slots or a smaller batch"
+            )
+        return np.stack([rng.permutation(len(labels))[:need] for _ in range(clients)])

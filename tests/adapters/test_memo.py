@@ -1,0 +1,78 @@
+"""MEMO against a loop over images, each with a model of its own."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+from fedctta.adapters.augmentation import views
+from fedctta.adapters.memo import IMAGES_AT_ONCE, MEMO, marginal_entropy
+from fedctta.clients import Client
+from fedctta.errors import UserError
+from fedctta.network import refreshed
+from fedctta.randomness import fork, keys
+
+
+def images(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_entropy_of_the_mean_by_hand():
+    logits = torch.tensor([[math.log(3.0), 0.0], [0.0, 0.0]])  # (3/4, 1/4) and (1/2, 1/2): mean (5/8, 3/8)
+    expected = -5 / 8 * math.log(5 / 8) - 3 / 8 * math.log(3 / 8)
+    assert marginal_entropy(logits).item() == pytest.approx(expected, abs=1e-6)
+    apart = torch.tensor([[50.0, 0.0], [0.0, 50.0]])  # each certain, but of different things
+    assert marginal_entropy(apart).item() == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_every_image_is_predicted_by_a_model_one_step_from_the_source(tiny_module, tiny_network):
+    x, key = images(IMAGES_AT_ONCE + 3, 3, 8, 8), keys(0, 1)[0]
+    adapter = MEMO(lr=0.1, views=4, alpha=0.0)
+    with torch.no_grad():
+        found = adapter.predict(tiny_network, Client({}, {"key": key}), x)
+    for number, image in enumerate(x):
+        module = copy.deepcopy(tiny_module)
+        seen = views(image[None], fork(key + number, 1), "cotta", 4)[:, 0]
+        mean = module(seen).softmax(-1).mean(0)
+        (-(mean * mean.log()).sum()).backward()
+        torch.optim.SGD(module.parameters(), lr=0.1).step()
+        torch.testing.assert_close(found[number], module(image[None])[0].detach(), atol=1e-5, rtol=1e-4)
+        assert (found[number] - tiny_module(image[None])[0]).abs().max() > 1e-3
+
+
+def test_statistics_are_mixed_for_one_image_at_a_time(tiny_network):
+    x, adapter = images(3, 3, 8, 8), MEMO(lr=0.0, views=2, alpha=0.3)
+    found = adapter.predict(tiny_network, adapter.init(tiny_network), x)
+    for logits, image in zip(found, x, strict=True):
+        torch.testing.assert_close(logits, tiny_network({}, image[None], refreshed(0.3)).logits[0])
+
+
+def test_an_image_does_not_depend_on_its_batch(tiny_network):
+    x, adapter = images(5, 3, 8, 8), MEMO(lr=0.1, views=3)
+    client = adapter.init(tiny_network)
+    adapter.check(tiny_network, 1)
+    torch.testing.assert_close(
+        adapter.predict(tiny_network, client, x[:1]), adapter.predict(tiny_network, client, x)[:1]
+    )
+
+
+def test_only_chance_moves_on(tiny_network):
+    x, adapter = images(2, 3, 8, 8), MEMO(lr=0.1, views=3)
+    start = adapter.init(tiny_network)
+    after = adapter.adapt(tiny_network, start, x)
+    assert start.own == after.own == {}
+    assert start.private.keys() == after.private.keys() == {"key"}
+    first, second = (adapter.predict(tiny_network, client, x) for client in (start, after))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [({"lr": -1}, "memo.lr"), ({"views": 0}, "memo.views"), ({"alpha": 2}, "memo.alpha=2 must lie")],
+)
+def test_refuses_impossible_parameters(parameters, message):
+    with pytest.raises(UserError, match=message):
+        MEMO(**parameters)

@@ -1,0 +1,48 @@
+"""A run's numbers by domain, client and time agree with its counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedctta.experiment import run
+from fedctta.measures import by_client, by_domain, by_position, overall
+
+
+@pytest.fixture
+def record(domains, tiny_module):
+    small = {"clients": 4, "slots": 3, "batch": 4, "niid.clusters": 2, "device": "cpu"}
+    (found,) = run(dataset=domains, model=tiny_module, aggregator="fedavg", **small)
+    return found
+
+
+def test_the_counts_by_class_are_those_by_slot(record):
+    assert record.class_seen.sum() == record.seen.sum()
+    assert record.class_right.sum() == record.correct.sum()
+    assert record.class_predicted.sum() == record.seen.sum()
+    assert (record.class_right <= np.minimum(record.class_seen, record.class_predicted)).all()
+    assert (record.class_seen.sum((0, 2)) == record.seen.sum(0)).all()
+    assert (record.class_right.sum((0, 2)) == record.correct.sum(0)).all()
+    assert record.calibration[:, 0].sum() == record.seen.sum()
+    assert record.calibration[:, 2].sum() == record.correct.sum()
+
+
+def test_accuracies_agree_with_the_record(record):
+    assert overall(record) == pytest.approx(100 * record.accuracy)
+    assert by_domain(record) == pytest.approx({k: 100 * v for k, v in record.accuracy_by_domain.items()})
+    assert list(by_client(record).values()) == pytest.approx([100 * v for v in record.accuracy_by_client])
+    assert overall(record, "worst_client") == pytest.approx(100 * min(record.accuracy_by_client))
+    assert overall(record, "mean_class_accuracy") == pytest.approx(100 * record.mean_class_accuracy)
+    assert overall(record, "major") == pytest.approx(100 * np.mean(record.major_by_client))
+
+
+def test_positions_cut_time_evenly(record):
+    found = by_position(record)
+    assert list(found) == ["1", "2", "3"]
+    assert found["2"] == pytest.approx(100 * record.correct[3:6].sum() / record.seen[3:6].sum())
+    assert np.mean(list(found.values())) == pytest.approx(100 * record.accuracy)
+
+
+def test_entropy_lies_between_certain_and_even(record):
+    assert 0 <= record.mean_entropy <= np.log(3)
+    assert record.entropy.shape == record.seen.shape
