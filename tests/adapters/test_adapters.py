@@ -40,6 +40,9 @@ FORMS = [
     ("cotta", {"views": 2}),
     ("roid", {}),
     ("memo", {"views": 2}),
+    ("rotta", {"places": 3}),
+    ("bbn", {"threshold": 0.9}),
+    ("bbn", {"variant": "code", "threshold": 0.9, "augment_teacher": True, "gamma": 0.1}),
 ]
 CLIENTS, ROUNDS = 3, 2
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)

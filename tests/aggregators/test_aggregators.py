@@ -35,6 +35,8 @@ FORMS = [
     ("pfedgraph", {}),
     ("pfedgraph", {"snap": False, "lam": 0.1}),
     ("pfedgraph", {"variant": "code"}),
+    ("pfedbbn", {}),
+    ("pfedbbn", {"temperature": 0.1}),
     ("ldawa", {}),
     ("ldawa", {"variant": "code"}),
     ("fedtsa", {"ablation": "no-aug", "epochs": 10}),  # with masks, equivariant only if the noise moves along

@@ -69,6 +69,7 @@ def test_the_page_needs_nothing_else_and_escapes_words(tables, tmp_path):
 
 def test_paragraphs_break_at_empty_lines():
     assert paragraphs("one\ntwo\n\n*three*") == "<p>one two</p><p><em>three</em></p>"
+    assert paragraphs("- one\n  more\n- `two`") == "<ul><li>one more</li><li><code>two</code></li></ul>"
 
 
 def test_nothing_run_is_told(tables, tmp_path):

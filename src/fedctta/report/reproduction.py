@@ -26,6 +26,9 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 {style}
+main {{ max-width: 78rem; }}
+section > p, header > p, ul {{ max-width: 46rem; }}
+section > p:has(img) {{ max-width: none; }}
 img {{ max-width: 100%; height: auto; background: white; }}
 tr.{paper} > *, tr.{difference} > * {{ color: var(--quiet); border-top: 0; padding-top: 0; }}
 </style>
@@ -140,14 +143,22 @@ def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes])
 
 
 def paragraphs(text: str) -> str:
-    """Turn the little Markdown of texts (paragraphs, `code`, **bold**, *emphasis*) into HTML."""
+    """Turn the little Markdown of texts (paragraphs, lists, `code`, **bold**, *emphasis*) into HTML."""
     out = []
     for part in filter(None, (p.strip() for p in text.split("\n\n"))):
-        line = escape(" ".join(part.split()))
-        for mark, tag in ((r"`([^`]+)`", "code"), (r"\*\*(.+?)\*\*", "strong"), (r"\*(.+?)\*", "em")):
-            line = re.sub(mark, rf"<{tag}>\1</{tag}>", line)
-        out.append(f"<p>{line}</p>")
+        if part.startswith("- "):
+            items = re.split(r"\n- ", part.removeprefix("- "))
+            out.append(f"<ul>{''.join(f'<li>{_inline(item)}</li>' for item in items)}</ul>")
+        else:
+            out.append(f"<p>{_inline(part)}</p>")
     return "".join(out)
+
+
+def _inline(text: str) -> str:
+    line = escape(" ".join(text.split()))
+    for mark, tag in ((r"`([^`]+)`", "code"), (r"\*\*(.+?)\*\*", "strong"), (r"\*(.+?)\*", "em")):
+        line = re.sub(mark, rf"<{tag}>\1</{tag}>", line)
+    return line
 
 
 def _table(table: Comparison) -> str:
