@@ -88,9 +88,12 @@ def weighted(weights: Tensor) -> NormRule:
 def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
     """Mean and biased variance of every channel of x[B, C, ...], images counted by weights[B]."""
     over = [d for d in range(x.dim()) if d != 1]
-    if weights is None:
+    if weights is None and x.is_cuda:
         var, mean = torch.var_mean(x, dim=over, correction=0)
         return Statistics(mean, var)
+    if weights is None:  # on a CPU two plain passes are several times faster than torch.var_mean
+        mean = x.mean(over)
+        return Statistics(mean, (x - mean.view(-1, *[1] * (x.dim() - 2))).square().mean(over))
     share = torch.where(weights.sum() > 0, weights, 1)
     share = (share / share.sum()).view(-1, *[1] * (x.dim() - 1)) / (x.numel() // (x.shape[0] * x.shape[1]))
     mean = (share * x).sum(over)

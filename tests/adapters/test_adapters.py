@@ -10,10 +10,14 @@ import torch
 from torch import nn
 
 from fedctta.adapters import adapters
+from fedctta.aggregators import Server
+from fedctta.aggregators.fedavg import FedAvg
 from fedctta.clients import by_loop, by_vmap, stack, take
+from fedctta.errors import UserError
 from fedctta.machine import exact_arithmetic
 from fedctta.models import build
 from fedctta.network import Network
+from fedctta.rounds import Federation
 
 FORMS = [
     ("none", {}),
@@ -44,6 +48,7 @@ FORMS = [
     ("bbn", {"threshold": 0.9}),
     ("bbn", {"variant": "code", "threshold": 0.9, "augment_teacher": True, "gamma": 0.1}),
 ]
+NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid"}  # and bn without momentum
 CLIENTS, ROUNDS = 3, 2
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)
 
@@ -121,6 +126,34 @@ def test_clients_do_not_touch_each_other(adapter, tiny_network):
     untouched = torch.tensor([0, 2])
     for a, b in zip(take(one, untouched).own.values(), take(two, untouched).own.values(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_single_image_works_or_is_refused(adapter):
+    network = Network(build("resnet8-w16", 10, seed=1))
+    x = batches("cpu")[0, 0, :1]
+    if adapter.name in NEEDS_A_BATCH or adapter == adapters.create("bn"):
+        with pytest.raises(UserError, match="batch=1 gives"):
+            adapter.check(network, batch=1)
+        return
+    adapter.check(network, batch=1)
+    with torch.no_grad():
+        client = adapter.receive(network, adapter.adapt(network, adapter.init(network), x), x)
+        assert adapter.predict(network, client, x).isfinite().all()
+
+
+def test_an_absent_client_stays_as_it_was(adapter):
+    network = Network(build("resnet8-w16", 10, seed=1))
+    images = torch.rand(8, 3, 32, 32)
+    server = Server(network, by_loop, seed=0, shape=(3, 32, 32), clients=CLIENTS, images=lambda count: images)
+    federation = Federation(adapter, FedAvg(), server)
+    before = federation.start()
+    active = torch.tensor([True, False, True])
+    with torch.no_grad():
+        after, outcome = federation.play(before, 0, batches("cpu")[0][active], active, None)
+    assert outcome.logits.shape[0] == 2
+    for part in ("own", "private"):
+        old, new = getattr(before.clients, part), getattr(after.clients, part)
+        assert all(torch.equal(old[name][1], new[name][1]) for name in old)
 
 
 def test_any_module_with_batchnorm_works_unedited(adapter):

@@ -78,7 +78,7 @@ class Table:
         return any(cell and isfinite(cell.published) for cell in (row.cells[column] for row in self.rows))
 
     def markdown(self) -> str:
-        """Return Markdown, best values in bold; where columns are many, costs have a table of their own."""
+        """Return Markdown, best values in bold; other measures, and where columns are many costs, in tables below."""
         return "\n".join(_markdown(grid) for grid in self._grids(bold="**{}**", clean=_no_bars))
 
     def csv(self) -> str:
@@ -95,12 +95,30 @@ class Table:
         return out.getvalue()
 
     def _grids(self, bold: str, clean: Any) -> list[Grid]:
-        """Lay the strings out: accuracies, then costs; a single column needs no second table."""
-        accuracy, cost = self._accuracy_grid(bold, clean), self._cost_grid(clean)
+        """Lay the strings out: accuracies, costs, other measures; a single column needs no table for its costs."""
+        accuracy, cost, measures = self._accuracy_grid(bold, clean), self._cost_grid(clean), self._measure_grid(clean)
         if len(self.columns) > 1:
-            return [accuracy, cost]
+            return [accuracy, cost, measures]
         body = [left + right[2:] for left, right in zip(accuracy[1], cost[1], strict=True)]
-        return [(accuracy[0] + cost[0][2:], body)]
+        alone = ([measures[0][0], *measures[0][2:]], [[line[0], *line[2:]] for line in measures[1]])
+        return [(accuracy[0] + cost[0][2:], body), alone]
+
+    def _measure_grid(self, clean: Any) -> Grid:
+        head = ["method", "column", "class mean", "macro F1", "worst client", "ECE"]
+        body = [
+            [
+                clean(row.label),
+                clean(column),
+                number(cell.mean_class_accuracy),
+                number(cell.macro_f1),
+                number(cell.worst_client),
+                number(cell.calibration_error),
+            ]
+            for row in self.rows
+            for column, cell in zip(self.columns, row.cells, strict=True)
+            if cell
+        ]
+        return head, body
 
     def _accuracy_grid(self, bold: str, clean: Any) -> Grid:
         head = ["method"]
@@ -116,14 +134,11 @@ class Table:
         return head, body
 
     def _cost_grid(self, clean: Any) -> Grid:
-        head = ["method", "column", "class mean", "worst client", "ECE", "bytes", "seconds", "same-domain"]
+        head = ["method", "column", "bytes", "seconds", "same-domain"]
         body = [
             [
                 clean(row.label),
                 clean(column),
-                number(cell.mean_class_accuracy),
-                number(cell.worst_client),
-                number(cell.calibration_error),
                 human_bytes(cell.bytes_up + cell.bytes_down),
                 number(cell.seconds, 1),
                 number(cell.same_domain_weight, 3),
