@@ -59,7 +59,7 @@ def random_stream(rounds: int) -> Stream:
 
 def federation(module: nn.Module, adapter: str, aggregator: str, device: torch.device) -> Federation:
     network, method = Network(module, device), adapters.create(adapter)
-    lift = choose_lift("auto", network, method.init(network))
+    lift = choose_lift("auto", network, method.init(network), BATCH)
     server = Server(network, lift, 0, (3, 32, 32), CLIENTS, lambda count: torch.zeros(count, 3, 32, 32))
     return Federation(method, aggregators.create(aggregator), server)
 

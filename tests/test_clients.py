@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedctta.clients import Client, by_chunked_vmap, by_loop, by_vmap, choose_lift, put, stack, take
+from fedctta.clients import Client, by_loop, by_vmap, choose_lift, in_chunks, put, stack, take
 from fedctta.network import Network
 
 
@@ -34,17 +34,21 @@ def test_loop_and_vmap_lift_alike():
     clients = Client({"w": torch.rand(13, 2)}, {"n": torch.arange(13.0)})
     x = torch.rand(13, 5)
     looped = by_loop(step)(clients, x)
-    for lift in (by_vmap, by_chunked_vmap):
+    for lift in (by_vmap, in_chunks(5)):
         lifted = lift(step)(clients, x)
         torch.testing.assert_close(looped.own["w"], lifted.own["w"])
         assert looped.private["n"].tolist() == lifted.private["n"].tolist()
 
 
-def test_vmap_goes_in_chunks_on_a_cpu_only_where_clients_own_more_than_norms():
+def test_vmap_takes_as_many_clients_at_once_as_are_good():
     network = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)))
     norms = Client(network.statistics)
     everything = Client({**network.parameters, **network.statistics})
-    assert choose_lift("auto", network, norms) is by_vmap
-    assert choose_lift("auto", network, everything) is by_chunked_vmap
-    assert choose_lift("vmap", network, everything) is by_chunked_vmap
-    assert choose_lift("loop", network, norms) is by_loop
+
+    def chosen(client, batch):
+        return choose_lift("auto", network, client, batch).__name__
+
+    assert chosen(norms, 10) == "by_vmap_50_clients_at_a_time"
+    assert chosen(everything, 10) == "by_vmap_10_clients_at_a_time"
+    assert chosen(everything, 200) == "by_vmap_1_clients_at_a_time"
+    assert choose_lift("loop", network, norms, 10) is by_loop

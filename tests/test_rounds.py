@@ -23,7 +23,7 @@ from fedctta.streams.custom import Custom
 def federation(network, adapter="bn", aggregator="fedavg", clients=4, lift="auto", interval=1, **parameters):
     method = adapters.create(adapter)
     server_method = aggregator if isinstance(aggregator, Aggregator) else aggregators.create(aggregator, parameters)
-    lifter = choose_lift(lift, network, method.init(network))
+    lifter = choose_lift(lift, network, method.init(network), batch=4)
     server = Server(network, lifter, 0, (3, 8, 8), clients, lambda count: torch.zeros(count, 3, 8, 8))
     return Federation(method, server_method, server, interval)
 

@@ -52,9 +52,18 @@ def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.func.vmap(function)
 
 
-def by_chunked_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lift with vmap, ten clients at a time: on a CPU, clients that own convolutions then stay in its cache."""
-    return torch.func.vmap(function, chunk_size=10)
+def in_chunks(clients: int) -> Lifter:
+    """Lift with vmap, so many clients at a time."""
+
+    def by_chunked_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def lifted(*arguments: Any) -> Any:
+            few = len(tree_flatten(arguments)[0][0]) <= clients  # one chunk would be copied for nothing
+            return torch.func.vmap(function, chunk_size=None if few else clients)(*arguments)
+
+        return lifted
+
+    by_chunked_vmap.__name__ = f"by_vmap_{clients}_clients_at_a_time"
+    return by_chunked_vmap
 
 
 def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,10 +77,16 @@ def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     return lifted
 
 
-def choose_lift(how: Lift, network: Network, client: Client) -> Lifter:
-    """Return the lifting to use; `vmap` goes in chunks on a CPU when clients own more than normalisation tensors."""
+# How many images go through a model at once. On a CPU, clients that own convolutions then stay in its cache; with
+# shared ones, and on a GPU, it bounds the memory that gradients need.
+CPU_OWN_WEIGHTS, CPU_SHARED_WEIGHTS, CUDA = 100, 500, 10_000
+
+
+def choose_lift(how: Lift, network: Network, client: Client, batch: int) -> Lifter:
+    """Return the lifting to use: a loop if asked for, otherwise vmap over as many clients at once as is good."""
     if how == "loop":
         return by_loop
     norm_tensors = {name for name in network.state if name.rpartition(".")[0] in network.norms}
-    owns_weights = not client.own.keys() <= norm_tensors
-    return by_chunked_vmap if network.device.type == "cpu" and owns_weights else by_vmap
+    owns_weights = not client.own.keys() <= {*norm_tensors, *network.affine}
+    images = CUDA if network.device.type == "cuda" else CPU_OWN_WEIGHTS if owns_weights else CPU_SHARED_WEIGHTS
+    return in_chunks(max(1, images // batch))

@@ -60,7 +60,7 @@ class Workshop:
         adapter.check(network, experiment.batch)
         client = adapter.init(network)
         aggregator.check(network, client.own)
-        lift = choose_lift(experiment.lift, network, client)
+        lift = choose_lift(experiment.lift, network, client, experiment.batch)
         height, width, channels = stream.shape
 
         def images(count: int) -> Tensor:
