@@ -1,8 +1,11 @@
 from __future__ import annotations
 
-import pytest
+import io
 
-from fedctta.report.text import human_bytes, number
+import pytest
+from rich.console import Console
+
+from fedctta.report.text import human_bytes, number, roomy
 
 
 @pytest.mark.parametrize(
@@ -18,3 +21,9 @@ def test_human_bytes(count: float, text: str) -> None:
 
 def test_number() -> None:
     assert (number(1234.567), number(0.5, 0), number(float("nan"))) == ("1,234.57", "0", "-")
+
+
+def test_a_file_has_room_for_whole_lines():
+    assert roomy(Console(file=io.StringIO(), width=20)).width == 400
+    terminal = Console(file=io.StringIO(), width=20, force_terminal=True)
+    assert roomy(terminal) is terminal

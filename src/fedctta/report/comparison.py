@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from fedctta.records import Record
 from fedctta.report.columns import ORACLE
-from fedctta.report.text import number
+from fedctta.report.text import number, roomy
 
 Grid = tuple[list[str], list[list[str]]]
 DIFFERENCE, PAPER = "difference", "paper"
@@ -192,8 +192,7 @@ def csv_of(comparisons: Iterable[Comparison]) -> str:
 
 def print_comparison(tables: Sequence[Comparison], console: Console) -> None:
     """Print the tables to a terminal, with the reasons of missing cells; domains and positions go down."""
-    if not console.is_terminal:  # a file has room for whole lines
-        console = Console(file=console.file, width=400)
+    console = roomy(console)
     for table in tables:
         head, body = table.grid("[bold]{}[/bold]") if table.across == "mean" else table.turned().grid()
         view = RichTable(title=escape(table.name), title_justify="left", header_style="dim", box=None, pad_edge=False)

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from fedctta.errors import UserError
 from fedctta.records import Record
 from fedctta.report.columns import ORACLE, Column, arrange, methods
-from fedctta.report.text import human_bytes, number
+from fedctta.report.text import human_bytes, number, roomy
 
 Published = Mapping[str, Mapping[str, Any]]
 Grid = tuple[list[str], list[list[str]]]
@@ -175,7 +175,7 @@ def results_table(records: Sequence[Record], published: Published | None = None)
 
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print the table to a terminal."""
-    console = console or Console()
+    console = roomy(console or Console())
     for head, body in table._grids(bold="[bold]{}[/bold]", clean=escape):
         view = RichTable(header_style="dim", box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for k, name in enumerate(head):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import isfinite
 
+from rich.console import Console
+
 
 def number(value: float, digits: int = 2) -> str:
     """Write a number with fixed digits, or a dash where it is not known."""
@@ -23,3 +25,8 @@ def human_bytes(count: float) -> str:
         if rounded < 1000:
             return f"{rounded:g} {unit}"
     return f"{count / 1000**4:.3g} TB"
+
+
+def roomy(console: Console) -> Console:
+    """Return the console; for one that writes to a file, one that has room for whole lines."""
+    return console if console.is_terminal else Console(file=console.file, width=400)
