@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,10 @@ from fedctta.streams import schedules
 
 settings.register_profile("fedctta", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("fedctta")
+
+# Tests run side by side, one a core: threads of torch would only wait for each other, in processes they start too.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 CLASSES = 3
 
