@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import isnan
 
 import pytest
@@ -108,3 +109,12 @@ def test_an_unknown_table_offers_those_there_are():
         load_paper("fedctta-table9")
     with pytest.raises(UserError, match="there is no preset file"):
         load_paper("nowhere.toml")
+
+
+@pytest.mark.parametrize("name", published())
+def test_texts_name_cells_that_exist(name):
+    for panel in load_paper(name).panels:
+        for place in re.findall(r"\{([^{}]+)\}", panel.text):
+            row, _, column = (" ".join(part.split()) for part in place.partition("|"))
+            assert row in panel.rows
+            assert column in panel.columns

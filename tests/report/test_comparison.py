@@ -17,7 +17,7 @@ def means() -> Comparison:
         Line("FedTSA", (Entry((64.0,), 63.0), Entry(reason="ValueError: no"))),
         Line("Oracle (upper bound)", (Entry((80.0,)), Entry((81.0,)))),
     )
-    return Comparison("a panel", ("NIID | bn", "IID"), lines, text="We get {FedAvg | IID} and {nobody | IID}.")
+    return Comparison("a panel", ("NIID | bn", "IID"), lines, text="We get {FedAvg |\nIID} and {nobody | IID}.")
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ class Comparison:
         entries = {(line.label, c): e for line in self.lines for c, e in zip(self.columns, line.entries, strict=True)}
 
         def ours(found: re.Match[str]) -> str:
-            row, _, column = (part.strip() for part in found[1].partition("|"))
+            row, _, column = (" ".join(part.split()) for part in found[1].partition("|"))  # lines may break within
             entry = entries.get((row, column or self.columns[-1]))
             return found[0] if entry is None else number(entry.mean)
 
