@@ -19,7 +19,7 @@ import torch
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, aggregators
 from fedctta.clients import by_loop, by_vmap
-from fedctta.machine import choose_device, exact_arithmetic, peak_memory_mb
+from fedctta.machine import arithmetic, choose_device, peak_memory_mb
 from fedctta.models import build
 from fedctta.network import Network
 from fedctta.rounds import Federation
@@ -47,7 +47,7 @@ def main() -> None:
     active = torch.ones(options.clients, dtype=torch.bool, device=device)
 
     took: dict[str, list[float]] = {name: [] for name in names}
-    with torch.no_grad(), exact_arithmetic():
+    with torch.no_grad(), arithmetic():
         states = {name: federation.start() for name, federation in federations.items()}
         for t in range(options.repeats + 1):
             for name, federation in federations.items():

@@ -31,7 +31,7 @@ from fedctta.aggregators import Server, aggregators
 from fedctta.aggregators.fedctta import FedCTTA
 from fedctta.clients import choose_lift
 from fedctta.data.corrupted import Domains
-from fedctta.machine import choose_device, exact_arithmetic, peak_memory_mb, reset_peak_memory
+from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model
 from fedctta.network import Network
@@ -149,7 +149,7 @@ def main() -> None:
         ways[f"b {name}"] = partial(simulate, ours[name], stream)
         ways[f"c {name}"] = partial(loop, start, stream, device, options.adapter, name)
     took: dict[str, list[float]] = {name: [] for name in ways}
-    with exact_arithmetic():
+    with arithmetic():
         for repeat in range(options.repeats + 1):
             for name, way in ways.items():
                 spent = seconds(way, device) / len(stream)

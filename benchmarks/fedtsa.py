@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fedctta.aggregators import Server, Uploads
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.clients import by_vmap
-from fedctta.machine import choose_device, exact_arithmetic, peak_memory_mb, reset_peak_memory
+from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
 from fedctta.network import Network
 
 RANDOM = np.random.default_rng(0)
@@ -164,7 +164,7 @@ def main() -> None:
         "(c) straightforward": Straightforward(history, options.epochs),
     }
     took: dict[str, list[float]] = {name: [] for name in ways}
-    with exact_arithmetic():
+    with arithmetic():
         for t in range(options.repeats + 1):
             for name, way in ways.items():
                 spent = seconds(way, arriving(options.window + t))

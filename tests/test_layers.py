@@ -13,7 +13,7 @@ import fedctta
 SOURCE = Path(fedctta.__file__).parent
 LAYERS = (
     ("errors",),
-    ("files", "registry", "randomness", "metrics"),
+    ("files", "registry", "randomness", "metrics", "machine"),
     ("data",),
     ("models",),
     ("network",),
@@ -21,12 +21,13 @@ LAYERS = (
     ("sampling",),
     ("streams",),
     ("adapters", "aggregators"),
+    ("learning",),
     ("tally", "checkpoint"),
     ("rounds",),
     ("records",),
     ("measures",),
     ("report",),
-    ("settings", "machine", "progress"),
+    ("settings", "progress"),
     ("papers",),
     ("workshop",),
     ("pretraining", "experiment"),

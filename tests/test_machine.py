@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedctta.errors import UserError
-from fedctta.machine import choose_device, exact_arithmetic, peak_memory_mb, reset_peak_memory
+from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
 
 CPU = torch.device("cpu")
 
@@ -49,7 +49,7 @@ def fast_arithmetic():
 @pytest.mark.parametrize("fails", [False, True])
 def test_arithmetic_is_exact_inside_and_as_before_outside(fails):
     try:
-        with exact_arithmetic():
+        with arithmetic():
             assert _switches() == (False, False, True, False)
             if fails:
                 raise ValueError

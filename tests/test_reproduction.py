@@ -163,7 +163,7 @@ def test_shards_share_the_work(table, played):
 
 
 def test_quick_says_so(table, tmp_path):
-    result = reproduce(table(), quick=True, panel="means")
+    result = reproduce(table(), quick=True, panels=["means"])
     result.write(tmp_path / "report")
     text = (tmp_path / "report" / "mine.md").read_text()
     assert "--quick: 1 slots a corruption instead of the papers' 50" in text
@@ -174,7 +174,7 @@ def test_quick_says_so(table, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"panel": "mean"}, "unknown panel of mine 'mean': did you mean means"),
+        ({"panels": ["mean"]}, "unknown panel of mine 'mean': did you mean means"),
         ({"seeds": 0}, "--seeds 0"),
         ({"shard": "3/2"}, "--shard 3/2"),
         ({"shard": "x"}, "--shard x"),

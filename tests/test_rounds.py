@@ -208,10 +208,10 @@ def test_outputs_that_are_not_finite_stop_the_run(tiny_network, stream):
 @pytest.mark.gpu
 @pytest.mark.parametrize("adapter", ["bn", "grad"])
 def test_cuda_agrees_with_the_cpu(adapter, tiny_module, stream):
-    from fedctta.machine import exact_arithmetic
+    from fedctta.machine import arithmetic
     from fedctta.network import Network
 
-    with exact_arithmetic():
+    with arithmetic():
         there = simulate(federation(Network(tiny_module, "cuda"), adapter, "fedctta"), stream)
         here = simulate(federation(Network(tiny_module, "cpu"), adapter, "fedctta"), stream)
     torch.testing.assert_close(there.matrices.cpu(), here.matrices, atol=1e-4, rtol=1e-3)

@@ -128,6 +128,7 @@ OTHER = {
         "seed": 1,
         "device": "cpu",
         "lift": "vmap",
+        "precision": "tf32",
     },
 }
 

@@ -79,7 +79,7 @@ def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # How many images go through a model at once. On a CPU, clients that own convolutions then stay in its cache; with
 # shared ones, and on a GPU, it bounds the memory that gradients need.
-CPU_OWN_WEIGHTS, CPU_SHARED_WEIGHTS, CUDA = 100, 500, 10_000
+CPU_OWN_WEIGHTS, CPU_SHARED_WEIGHTS, CUDA = 100, 500, 1_000
 
 
 def choose_lift(how: Lift, network: Network, client: Client, batch: int) -> Lifter:

@@ -21,7 +21,7 @@ from fedctta.aggregators import Aggregator, aggregators
 from fedctta.data.corrupted import Domains
 from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
-from fedctta.machine import choose_device, exact_arithmetic, peak_memory_mb, reset_peak_memory
+from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
 from fedctta.network import Network
 from fedctta.progress import RoundBar
 from fedctta.records import Record
@@ -98,7 +98,7 @@ def run(
     if folder is not None:
         require_writable(folder / "runs")
     records = []
-    with exact_arithmetic(), RoundBar(console, progress) as bar:
+    with RoundBar(console, progress) as bar:
         workshop = Workshop(objects)
         for k, experiment in enumerate(experiments):
             label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
@@ -128,7 +128,8 @@ def play(
         if not resume:
             checkpoint.unlink(missing_ok=True)
     reset_peak_memory(device)
-    tally = simulate(federation, stream, checkpoint=checkpoint, fingerprint=identity, on_round=watch(len(stream)))
+    with arithmetic(experiment.precision):
+        tally = simulate(federation, stream, checkpoint=checkpoint, fingerprint=identity, on_round=watch(len(stream)))
     record = _record(settings, stream, tally, peak_memory_mb(device))
     if kept is not None and checkpoint is not None:
         record.save(kept)

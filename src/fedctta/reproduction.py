@@ -18,7 +18,7 @@ from rich.console import Console
 from fedctta.errors import UserError, unknown
 from fedctta.experiment import play
 from fedctta.files import require_writable
-from fedctta.machine import choose_device, exact_arithmetic
+from fedctta.machine import choose_device
 from fedctta.measures import by_client, by_domain, by_position, overall
 from fedctta.papers import Panel, Paper, load_paper
 from fedctta.progress import RoundBar
@@ -73,7 +73,7 @@ def reproduce(
     *,
     seeds: int = 1,
     quick: bool = False,
-    panel: str | None = None,
+    panels: Sequence[str] = (),
     shard: str = "1/1",
     out: str | Path = "runs",
     progress: bool = False,
@@ -89,9 +89,9 @@ def reproduce(
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     paper = load_paper(name)
-    panels = _chosen(paper, panel)
+    chosen = _chosen(paper, panels)
     choose_device(str(values.get("device", "auto")))
-    grids = [paper.cells(each, quick, values) for each in panels]
+    grids = [paper.cells(each, quick, values) for each in chosen]
     every = {experiment.fingerprint: experiment for grid in grids for experiment in grid.values()}
     plan = [replace(experiment, seed=seed) for seed in range(seeds) for experiment in every.values()]
     mine = _shard(plan, shard)
@@ -99,22 +99,21 @@ def reproduce(
     require_writable(folder / "runs")
     found: dict[str, Record | Missing] = {}
     workshop, lacking = Workshop({}), Lacking()
-    with exact_arithmetic(), RoundBar(console or Console(stderr=True), progress) as bar:
+    with RoundBar(console or Console(stderr=True), progress) as bar:
         for k, experiment in enumerate(mine):
             label = f"[{k + 1}/{len(mine)}] {experiment.dataset} {experiment.stream}"
             watch = partial(bar.watch, f"{label} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}")
             found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch)
-    tables = [_compare(each, grid, seeds, found) for each, grid in zip(panels, grids, strict=True)]
-    return Reproduction(paper, tuple(tables), _command(name, seeds, quick, panel, values), quick)
+    tables = [_compare(each, grid, seeds, found) for each, grid in zip(chosen, grids, strict=True)]
+    return Reproduction(paper, tuple(tables), _command(name, seeds, quick, panels, values), quick)
 
 
-def _chosen(paper: Paper, name: str | None) -> list[Panel]:
-    if name is None:
-        return list(paper.panels)
-    chosen = [panel for panel in paper.panels if panel.name == name]
-    if not chosen:
-        raise unknown(f"panel of {paper.name}", name, [panel.name for panel in paper.panels])
-    return chosen
+def _chosen(paper: Paper, names: Sequence[str]) -> list[Panel]:
+    known = [panel.name for panel in paper.panels]
+    for name in names:
+        if name not in known:
+            raise unknown(f"panel of {paper.name}", name, known)
+    return [panel for panel in paper.panels if not names or panel.name in names]
 
 
 def _shard(plan: Sequence[Experiment], shard: str) -> list[Experiment]:
@@ -210,8 +209,8 @@ def _parts(panel: Panel, runs: Sequence[Record]) -> dict[str, tuple[float, ...]]
     return {**parts, "mean": tuple(overall(run, panel.metric) for run in runs)}
 
 
-def _command(name: str, seeds: int, quick: bool, panel: str | None, values: Mapping[str, Any]) -> str:
+def _command(name: str, seeds: int, quick: bool, panels: Sequence[str], values: Mapping[str, Any]) -> str:
     words = [f"fedctta reproduce {name}", *(f"{key}={value}" for key, value in values.items() if key != "device")]
-    words += [f'--panel "{panel}"'] if panel else []
+    words += [f'--panel "{panel}"' for panel in panels]
     words += [f"--seeds {seeds}"] if seeds > 1 else []
     return " ".join([*words, *(["--quick"] if quick else [])])

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_type_hints
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError, unknown
+from fedctta.machine import Precision
 from fedctta.registry import Registry, defaults, parameter_types, read
 from fedctta.sampling import samplers
 from fedctta.streams import schedules
@@ -50,6 +51,7 @@ class Experiment:
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lift: Literal["auto", "vmap", "loop"] = "auto"
+    precision: Precision = "float32"
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from fedctta.aggregators import Server
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.clients import by_loop, by_vmap, stack, take
 from fedctta.errors import UserError
-from fedctta.machine import exact_arithmetic
+from fedctta.machine import arithmetic
 from fedctta.models import build
 from fedctta.network import Network
 from fedctta.rounds import Federation
@@ -47,8 +47,13 @@ FORMS = [
     ("rotta", {"places": 3}),
     ("bbn", {"threshold": 0.9}),
     ("bbn", {"variant": "code", "threshold": 0.9, "augment_teacher": True, "gamma": 0.1}),
+    ("atp", {"rates": "0.01"}),
+    ("atp", {"rates": "0.01", "mode": "online", "start": "received"}),
+    ("fedthe", {"views": 2, "plus": 1}),
+    ("fedicon", {"steps": 2}),
 ]
-NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid"}  # and bn without momentum
+# and bn without momentum
+NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid", "fedicon"}
 CLIENTS, ROUNDS = 3, 2
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)
 
@@ -78,7 +83,7 @@ def play(adapter, network, lift, device):
 @pytest.fixture
 def exact():
     """As in a run: full float32 on CUDA too."""
-    with exact_arithmetic():
+    with arithmetic():
         yield
 
 
