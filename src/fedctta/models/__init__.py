@@ -2,6 +2,8 @@
 
 Every network is a plain torch module from float images [B, 3, H, W] in [0, 1] (see `inputs.to_input`) to
 logits [B, classes]; its last `nn.Linear` is the classifier, so the input of that layer is the feature vector.
+A dense network gives logits [B, classes, H, W], and its classifier reads a feature vector for every pixel,
+[B, H, W, features].
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from fedctta.errors import UserError, unknown
 from fedctta.models.inputs import to_input
 from fedctta.models.resnet import resnet8, resnet18
 from fedctta.models.resnext import ResNeXt29
+from fedctta.models.segformer import SegFormer
+from fedctta.models.unet import UNet
 from fedctta.models.wide_resnet import wrn_28_10, wrn_40_2
 
 __all__ = ["ARCHITECTURES", "Architecture", "build", "to_input"]
@@ -28,13 +32,15 @@ __all__ = ["ARCHITECTURES", "Architecture", "build", "to_input"]
 class Architecture:
     """One network: what it is, its number of parameters for ten classes, and the function that makes it.
 
-    `weights_of` names the model whose trained weights it takes, where these are not its own.
+    `weights_of` names the model whose trained weights it takes, where these are not its own. `dense` says whether it
+    gives logits for every pixel.
     """
 
     description: str
     parameters: int
     make: Callable[..., nn.Module]
     weights_of: str | None = None
+    dense: bool = False
 
 
 ARCHITECTURES = {
@@ -51,6 +57,10 @@ ARCHITECTURES = {
         6_807_882,
         partial(ResNeXt29, normalise=False),
         weights_of="resnext29",
+    ),
+    "unet": Architecture("small U-Net with BatchNorm, for every pixel, raw input", 118_746, UNet, dense=True),
+    "segformer": Architecture(
+        "small SegFormer with LayerNorm only, for every pixel, raw input", 243_082, SegFormer, dense=True
     ),
 }
 

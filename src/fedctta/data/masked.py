@@ -1,0 +1,167 @@
+"""Images with a class for every pixel, grouped by domain (a site, a weather, a scanner), from any of some layouts.
+
+The layouts are in `LAYOUTS`; each says where images and masks lie, which part of the path names the domain, and what
+class a stored mask value means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedctta.data import scenes
+from fedctta.data.mask_layouts import IGNORE, INVALID, LAYOUTS, Layout, Pair, find
+from fedctta.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class MaskedDomains:
+    """Images and masks of every domain, all of one size; domains may have different numbers of them.
+
+    Attributes:
+        names: the domains.
+        images: uint8 [n_d, H, W, 3] for each domain d.
+        labels: uint8 [n_d, H, W] for each domain: the class of every pixel, 255 where none counts.
+        classes: the class names.
+        notes: what a reader of results should be told about the data.
+    """
+
+    names: tuple[str, ...]
+    images: dict[str, NDArray[np.uint8]]
+    labels: dict[str, NDArray[np.uint8]]
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def scenes_domains(names: Sequence[str] = tuple(scenes.SHIFTS), *, split: str = "test", seed: int = 0) -> MaskedDomains:
+    """Return the embedded scenes through each shift named ("clean" for none); masks are the same in every domain."""
+    for name in names:
+        if name not in ("clean", *scenes.SHIFTS):
+            raise unknown("shift of the scenes", name, ("clean", *scenes.SHIFTS))
+    data = scenes.load(split)
+    images = {name: data.images if name == "clean" else scenes.SHIFTS[name](data.images, seed) for name in names}
+    notes = (f"scenes ({split} split) drawn by this package (seed {seed}, drawings version {scenes.VERSION})",)
+    return MaskedDomains(tuple(names), images, dict.fromkeys(names, data.masks), data.classes, notes)
+
+
+def load_masked(
+    folder: Path,
+    layout: str = "auto",
+    *,
+    size: int | tuple[int, int] | None = None,
+    split: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> MaskedDomains:
+    """Read a folder of images and masks.
+
+    Args:
+        folder: its root, as the data set's own archive unpacks.
+        layout: one of `LAYOUTS`, or "auto" for the first of them that fits.
+        size: (height, width), or one number for both, that all are resized to: images bilinearly, masks to the nearest
+            pixel. None keeps their size, which must then be the same for all.
+        split: which part, in layouts that have any; None for the first with masks of val, test and train.
+        classes: the class names in the "folders" layout; None counts the classes its masks hold.
+    """
+    folder = Path(folder)
+    if layout not in ("auto", *LAYOUTS):
+        raise unknown("layout", layout, ("auto", *LAYOUTS))
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}: check the path")
+    name, chosen, pairs = find(folder, layout, split)
+    shape = _shape(pairs[0], size)
+    domains = sorted({pair.domain for pair in pairs})
+    members = {domain: [pair for pair in pairs if pair.domain == domain] for domain in domains}
+    images = {domain: np.empty((len(members[domain]), *shape, 3), np.uint8) for domain in domains}
+    labels = {domain: np.empty((len(members[domain]), *shape), np.uint8) for domain in domains}
+    for domain in domains:
+        for k, pair in enumerate(members[domain]):
+            images[domain][k], mask = _read(pair, shape, exact=size is None)
+            labels[domain][k] = _classes_of(mask, pair, classes)
+    part = f", split {pairs[0].split}" if pairs[0].split else ""
+    notes = (f"{len(pairs)} images of {folder} (layout {name}{part}), {shape[0]} x {shape[1]}",)
+    return MaskedDomains(tuple(domains), images, labels, _names(labels, chosen, classes, folder), notes)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UserError("reading images needs pillow: run `pip install pillow`") from None
+    return Image
+
+
+def _open(path: Path) -> Any:
+    try:
+        picture = _pillow().open(path)
+        picture.load()
+    except UserError:
+        raise
+    except Exception as error:  # Pillow has no one error for what is damaged
+        raise UserError(f"{path} is damaged or no image ({error}): get it anew") from error
+    return picture
+
+
+def _shape(pair: Pair, size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Return (height, width) of all arrays: those asked for, or those of the first image."""
+    if size is None:
+        first = _open(pair.image)
+        return first.height, first.width
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise UserError(f"cannot resize to {height} x {width}: give a size of at least 1 x 1")
+    return height, width
+
+
+def _read(pair: Pair, shape: tuple[int, int], exact: bool) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return an image [H, W, 3] and its mask [H, W] as stored, both of `shape`; `exact` refuses to resize."""
+    image, mask = _open(pair.image), _open(pair.mask)
+    if image.size != mask.size:
+        sizes = " and its mask ".join(f"{each.height} x {each.width}" for each in (image, mask))
+        raise UserError(f"{pair.image} is {sizes} ({pair.mask}): make both the same size")
+    height, width = shape
+    if exact and image.size != (width, height):
+        raise UserError(f"{pair.image} is {image.height} x {image.width}, others {height} x {width}: give a size")
+    if image.mode[0] in "IF":
+        raise UserError(f"{pair.image} has more than 8 bits a value: store it with 8")
+    values = np.asarray(mask)
+    if values.ndim == 3:  # grey stored as colours, with or without opacity
+        if values.shape[2] in (3, 4) and (values[..., :3] != values[..., :1]).any():
+            raise UserError(f"{pair.mask} is a colour picture: store class numbers in one channel")
+        values = values[..., 0]
+    if values.max() > IGNORE or values.min() < 0:
+        raise UserError(f"{pair.mask} holds values beyond 0..255: store class numbers in 8 bits")
+    pillow = _pillow()
+    image = image.convert("RGB").resize((width, height), pillow.Resampling.BILINEAR)
+    small = pillow.fromarray(values.astype(np.uint8)).resize((width, height), pillow.Resampling.NEAREST)
+    return np.array(image), np.array(small)
+
+
+def _classes_of(mask: NDArray[np.uint8], pair: Pair, classes: Sequence[str] | None) -> NDArray[np.uint8]:
+    """Translate stored mask values into classes."""
+    values = pair.table[mask]
+    limit = len(classes) if classes else INVALID
+    wrong = (values == INVALID) | ((values >= limit) & (values != IGNORE))
+    if wrong.any():
+        found = int(mask[wrong][0])
+        raise UserError(f"{pair.mask} holds the value {found}, which is no class: mend it, or choose another layout")
+    return values.astype(np.uint8)
+
+
+def _names(
+    labels: dict[str, NDArray[np.uint8]], layout: Layout, classes: Sequence[str] | None, folder: Path
+) -> tuple[str, ...]:
+    """Return the class names: the layout's, the caller's, or numbers up to the largest seen."""
+    seen = np.unique(np.concatenate([np.unique(masks) for masks in labels.values()]))
+    seen = seen[seen != IGNORE]
+    if not len(seen):
+        raise UserError(f"the masks of {folder} are ignored (255) everywhere: choose another split or layout")
+    if classes or layout.classes:
+        return tuple(classes or layout.classes)
+    if seen[-1] == 0:
+        raise UserError(f"the masks of {folder} hold class 0 only (255 is ignored): for masks of 0 and 255 use sites")
+    return tuple(f"class {k}" for k in range(int(seen[-1]) + 1))
