@@ -93,6 +93,10 @@ def test_damage_is_found_told_and_repaired(home, monkeypatch, capsys):
         (["run", "dataset=shapes-c", "weights=nowhere.safetensors"], "no weights at nowhere.safetensors"),
         (["run", "dataset=shapes-c", "model=resnet9"], "did you mean resnext29 or resnet8"),
         (["run", "dataset=shapez-c"], "did you mean shapes-c"),
+        (["run", "dataset=scene"], "did you mean scenes"),
+        (["run", "dataset=scenes", "adapter=memo"], "works on whole images"),
+        (["run", "dataset=scenes", "severity=3"], "severity=3 has no effect on scenes"),
+        (["run", "dataset=masked"], "add folder=PATH"),
         (["run", "dataset=cifar10-c", "folder=nowhere"], "there is no folder nowhere"),
         (["run", "dataset=shapes-c", "domains=fogg"], "did you mean fog"),
         (["run", "dataset=shapes-c", "stream=custom"], "add custom.file=PATH"),
@@ -100,6 +104,10 @@ def test_damage_is_found_told_and_repaired(home, monkeypatch, capsys):
         (["run", "seed"], "unknown preset 'seed'"),
         (["pretrain", "model=resnet8", "datasett=shapes"], "did you mean dataset"),
         (["pretrain", "dataset=shapes", "epochs=-1"], "epochs"),
+        (["pretrain", "dataset=shapes", "rounds=3"], "add federation=fedavg"),
+        (["pretrain", "dataset=shapes", "federation=fedavg", "skew=0"], "skew=0.0 must be above 0"),
+        (["pretrain", "dataset=shapes", "method=atq"], "did you mean atp"),
+        (["pretrain", "dataset=shapes", "method=atp", "epochs=3"], "unknown option of method=atp 'epochs'"),
         (["data", "fetch", "cifar11"], "did you mean cifar10"),
     ],
 )
@@ -138,6 +146,19 @@ def test_pretraining_writes_weights_and_a_card(home, monkeypatch):
     assert len(card["accuracy_by_corruption"]) == 15
     words = ["run", *QUICK, "weights=mine.safetensors", "-q"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+
+
+def test_a_method_learns_and_its_adapter_finds_what_it_learnt(home):
+    words = ["pretrain", "method=atp", "dataset=shapes", "clients=4", "images=10", "batch=4", "rounds=2", "device=cpu"]
+    told = CliRunner().invoke(app, words, catch_exceptions=False).output
+    (path,) = (home / "home" / "weights").glob("atp-*.safetensors")
+    assert f"rates: {path}" in told
+    assert "adapter=atp atp.rates=auto" in told
+    told = CliRunner().invoke(app, [*words, "out=mine.safetensors"], catch_exceptions=False).output
+    assert "atp.rates=mine.safetensors" in told
+    for rates in ("auto", "mine.safetensors"):
+        run = ["run", *QUICK, "adapter=atp", f"atp.rates={rates}", "aggregator=local", "-q"]
+        assert CliRunner().invoke(app, run, catch_exceptions=False).exit_code == 0
 
 
 CTRL_C_IN_ROUND_20 = """

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from safetensors.torch import save_file
 from torch import nn
 
 import fedctta
+from fedctta.adapters.atp import adaptable
 from fedctta.aggregators.fedctta import FedCTTA
 from fedctta.data.corrupted import Domains
 from fedctta.errors import UserError
@@ -115,6 +117,20 @@ def test_a_record_is_not_taken_for_that_of_another_model(play, tmp_path, tiny_mo
         tiny_module[5].bias += torch.tensor([100.0, 0, 0])
     after = play(aggregator="local", out=tmp_path, resume=True)
     assert (before.records[0].correct != after.records[0].correct).any()
+
+
+def test_a_record_is_not_taken_for_that_of_other_rates(play, tmp_path, tiny_network):
+    rates = tmp_path / "rates.safetensors"
+
+    def played(rate: float):
+        save_file({name: torch.tensor(rate) for name in adaptable(tiny_network)}, rates)
+        how = {"adapter": "atp", "atp.rates": str(rates), "aggregator": "local"}
+        return play(**how, out=tmp_path, resume=True)
+
+    before, after, again = played(0.0), played(1.0), played(0.0)
+    assert (before.records[0].correct != after.records[0].correct).any()
+    assert again.summaries() == before.summaries()  # the seconds too: it was kept
+    assert len(list((tmp_path / "runs").glob("*.safetensors"))) == 2
 
 
 def test_the_same_seed_gives_the_same_numbers(play):

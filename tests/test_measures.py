@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,18 @@ def test_positions_cut_time_evenly(record):
 def test_entropy_lies_between_certain_and_even(record):
     assert 0 <= record.mean_entropy <= np.log(3)
     assert record.entropy.shape == record.seen.shape
+
+
+def test_seconds_are_those_of_a_client_that_was_there(record):
+    seen = record.seen.copy()
+    seen[:, 0] = 0
+    assert overall(replace(record, seconds=6.0, seen=seen), "seconds") == pytest.approx(2.0)
+
+
+def test_forgetting_is_in_points(record):
+    domain = np.ones_like(record.domain)
+    domain[0] = 0
+    retained = np.array([[0.9, np.nan, np.nan], [0.6, 0.5, np.nan]], np.float32)
+    found = replace(record, domain=domain, retained=retained, retained_rounds=np.array([0, len(domain) - 1]))
+    assert overall(found, "forgetting") == pytest.approx(30.0, abs=1e-4)
+    assert np.isnan(overall(record, "forgetting"))

@@ -19,6 +19,7 @@ from fedctta.metrics import (
     macro_f1,
     major_and_minor,
     mean_class_accuracy,
+    mean_iou,
     score,
     share,
 )
@@ -38,6 +39,13 @@ def test_f1_by_hand():
     assert macro_f1(SEEN, RIGHT, PREDICTED) == pytest.approx((first + third) / 2)
 
 
+def test_overlap_by_hand():
+    first, third = 5 / (10 + 15 - 5), 30 / (40 + 32 - 30)
+    assert mean_iou(SEEN, RIGHT, PREDICTED) == pytest.approx((first + third) / 2)
+    assert score("miou", SEEN[None], RIGHT[None], PREDICTED[None]) == mean_iou(SEEN, RIGHT, PREDICTED)
+    assert score("dice", SEEN[None], RIGHT[None], PREDICTED[None]) == macro_f1(SEEN, RIGHT, PREDICTED)
+
+
 def test_major_and_minor_class_of_every_client():
     seen = np.array([[10, 0, 40], [7, 6, 0]])
     right = np.array([[5, 0, 30], [7, 3, 0]])
@@ -50,6 +58,7 @@ def test_nothing_seen_is_nan():
     nothing = np.zeros(3, int)
     assert isnan(mean_class_accuracy(nothing, nothing))
     assert isnan(macro_f1(nothing, nothing, nothing))
+    assert isnan(mean_iou(nothing, nothing, nothing))
     assert isnan(calibration_error(np.zeros((BINS, 3), np.int64)))
     assert absent_classes(nothing) == 3
 

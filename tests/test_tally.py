@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta import tally as tally_module
+from fedctta.aggregators import overall
+from fedctta.aggregators.neighbours import Neighbours
 from fedctta.errors import UserError
 from fedctta.streams import ABSENT, Stream
 from fedctta.tally import Tally, even_sample
@@ -103,6 +105,20 @@ def test_weight_on_the_same_domain_is_the_mean_over_those_present(make_tally, de
     assert tally.same_domain_weight() == pytest.approx((5 / 3 + 2) / 5)
     assert tally.bytes.tolist() == [33, 22]
     torch.testing.assert_close(tally.matrices, torch.stack([uniform, pair]))
+
+
+def test_few_weights_a_row_are_counted_like_a_whole_matrix(make_tally, device):
+    plan = [[0, 1, 0, ABSENT], [1, 1, 1, 0]]
+    dense, sparse = make_tally(plan), make_tally(plan)
+    who = torch.tensor([[0, 2], [1, 0], [2, 1], [3, 0]], device=device)
+    weight = torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.9, 0.1], [1.0, 0.0]], device=device)
+    matrix = overall(Neighbours(who, weight), {})
+    for t, domain in enumerate(torch.tensor(plan, device=device)):
+        sparse.record_collaboration(t, matrix, domain, (2, 1))
+        dense.record_collaboration(t, matrix.to_dense(), domain, (2, 1))
+    assert sparse.same_domain_weight() == pytest.approx(dense.same_domain_weight())
+    assert sparse.same_domain_weight() == pytest.approx((1 + 0.5 + 0.9 + 1 + 1 + 1 + 1) / 7)
+    assert torch.equal(sparse.matrices, dense.matrices)
 
 
 def test_without_collaboration_everybody_is_its_own_peer(make_tally):

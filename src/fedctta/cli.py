@@ -14,10 +14,14 @@ from rich.table import Table
 from fedctta import __version__
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
+from fedctta.bench import make_plan, print_rows
+from fedctta.bench import run as run_bench
+from fedctta.bench import write as write_bench
 from fedctta.data import catalogue
 from fedctta.errors import UserError
 from fedctta.experiment import run as run_experiments
 from fedctta.files import require_writable
+from fedctta.method_training import LEARNT, learn
 from fedctta.models import ARCHITECTURES
 from fedctta.papers import load_paper, published
 from fedctta.pretraining import pretrain as pretrain_model
@@ -130,6 +134,60 @@ def _one(key: str, options: list[str]) -> str:
 
 
 @app.command()
+def bench(
+    models: Annotated[str | None, typer.Option(help="For example resnet8,resnext29.")] = None,
+    adapter_names: Annotated[str | None, typer.Option("--adapters", help="Of bn,grad,tent,bbn.")] = None,
+    aggregator_names: Annotated[str | None, typer.Option("--aggregators", help="Of fedavg,fedtsa,fedctta.")] = None,
+    clients: Annotated[str | None, typer.Option(help="For example 20,200,2000.")] = None,
+    ways: Annotated[
+        str, typer.Option(help="a: plain inference, b: ours, c: a loop, d: the published way.")
+    ] = "a,b,c,d",
+    batch: Annotated[int, typer.Option(help="Images a client and round.")] = 10,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to time, 3 or more; usually 9.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time for a cell; what would not fit is skipped.")] = 60.0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="float32 or tf32.")] = "float32",
+    folder: Annotated[Path, typer.Option("--out", help="Folder for bench.md, .json and .png.")] = Path("runs/bench"),
+    quick: Annotated[bool, typer.Option("--quick", help="A small model, few clients and rounds.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="The whole grid on a CPU too.")] = False,
+) -> None:
+    """Time our rounds beside plain inference, a loop over models and the published way. Needs no data.
+
+    Example: fedctta bench --models resnet8 --adapters bn,grad --clients 20,200
+    """
+    plan = make_plan(
+        models=models,
+        adapters=adapter_names,
+        aggregators=aggregator_names,
+        clients=clients,
+        ways=ways,
+        batch=batch,
+        rounds=rounds,
+        seconds=seconds,
+        device=device,
+        precision=precision,
+        quick=quick,
+        everything=everything,
+    )
+    require_writable(folder)
+    rows = []
+    stopped = False
+    with err.status("") as status:
+        try:
+            for row in run_bench(plan, lambda k, cell: status.update(f"[{k + 1}/{len(plan.cells)}] {cell.label}")):
+                rows.append(row)
+                write_bench(rows, plan, folder, picture=len(rows) == len(plan.cells))
+        except KeyboardInterrupt:
+            stopped = True
+    page = write_bench(rows, plan, folder)
+    print_rows(rows, plan, out)
+    out.print(f"report: {page}", soft_wrap=True)
+    if stopped:
+        err.print("stopped; the cells above were finished")
+        raise typer.Exit(130)
+
+
+@app.command()
 def methods() -> None:
     """List adapters, aggregators, streams, models and presets with one line each."""
     bounds = {name for name, cls in aggregators.classes().items() if cls.upper_bound}
@@ -167,21 +225,32 @@ def _list(title: str, rows: list[tuple[str, str, str]]) -> None:
 def pretrain(
     words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
 ) -> None:
-    """Train a source model and write its weights with a card.
+    """Train a source model, or what a method learns at the source (method=atp, method=fedthe).
 
     Example: fedctta pretrain model=resnet8 dataset=cifar10 epochs=60 seed=0
     """
     values = {key: options[0] for key, options in parse_words(words or []).items()}
-    columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"))
+    unit = "epoch" if "method" not in values and values.get("federation", "none") == "none" else "round"
+    columns = (TextColumn(unit), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"))
     with Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("", total=None, loss="")
 
         def show(done: int, total: int, loss: float) -> None:
             bar.update(task, completed=done, total=total, loss=f"loss {loss:.4f}")
 
-        path, card = pretrain_model(values, show)
+        path, card = (learn if "method" in values else pretrain_model)(values, show)
+    if "method" in values:
+        name, losses = card["method"], card["losses"]
+        place = f"{name}.{LEARNT[name]}={path if 'out' in values else 'auto'}"
+        out.print(f"{name} for {card['model']}: loss {losses[0]:.4f} in the first round, {losses[-1]:.4f} in the last")
+        out.print(f"{LEARNT[name]}: {path} (use them with adapter={name} {place})", soft_wrap=True)
+        return
     corrupted = card["accuracy_corrupted"]
-    out.print(f"clean accuracy {100 * card['accuracy']:.2f} %, corrupted (severity 5) {100 * corrupted:.2f} %")
+    if "miou" in card:
+        by_domain = ", ".join(f"{name} {100 * value:.2f}" for name, value in card["miou_by_corruption"].items())
+        out.print(f"mIoU at the source {100 * card['miou']:.2f} %; by domain {by_domain}", soft_wrap=True)
+    else:
+        out.print(f"clean accuracy {100 * card['accuracy']:.2f} %, corrupted (severity 5) {100 * corrupted:.2f} %")
     out.print(f"weights: {path} (use them with weights={path})", soft_wrap=True)
 
 

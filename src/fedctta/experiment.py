@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,15 @@ from fedctta import report
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.data.corrupted import Domains
+from fedctta.data.masked import MaskedDomains
 from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
 from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
-from fedctta.network import Network
 from fedctta.progress import RoundBar
 from fedctta.records import Record
 from fedctta.registry import Registry, parameters_of
-from fedctta.rounds import simulate
+from fedctta.retention import Retention
+from fedctta.rounds import Federation, simulate
 from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment, expand, load_preset
 from fedctta.streams import Schedule, Stream, schedules
@@ -119,7 +120,7 @@ def play(
     device = choose_device(experiment.device)
     federation, stream, settings = workshop.assemble(experiment, device)
     kept = checkpoint = None
-    identity = _identity(experiment, federation.network, stream)
+    identity = _identity(experiment, federation, stream)
     if folder is not None:
         name = f"{experiment.stream}-{experiment.adapter}-{experiment.aggregator}-seed{experiment.seed}-{identity}"
         kept, checkpoint = folder / "runs" / f"{name}.safetensors", folder / "runs" / f"{name}.checkpoint"
@@ -128,24 +129,43 @@ def play(
         if not resume:
             checkpoint.unlink(missing_ok=True)
     reset_peak_memory(device)
+    retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
     with arithmetic(experiment.precision):
-        tally = simulate(federation, stream, checkpoint=checkpoint, fingerprint=identity, on_round=watch(len(stream)))
+        tally = simulate(
+            federation,
+            stream,
+            checkpoint=checkpoint,
+            fingerprint=identity,
+            on_round=watch(len(stream)),
+            retention=retention,
+        )
     record = _record(settings, stream, tally, peak_memory_mb(device))
+    if retention is not None:
+        record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
+    if stream.data.dense:
+        record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
     if kept is not None and checkpoint is not None:
         record.save(kept)
         checkpoint.unlink(missing_ok=True)
     return record
 
 
-def _identity(experiment: Experiment, network: Network, stream: Stream) -> str:
-    """A short hash of all that decides the numbers: version, description, weights, schedule, samples, some images."""
+def _identity(experiment: Experiment, federation: Federation, stream: Stream) -> str:
+    """A short hash of all that decides the numbers: version, description, weights, schedule, samples, some images.
+
+    And of the files the adapter reads.
+    """
     digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
-    for array in (stream.domain, stream.samples, stream.data.labels):
+    data = stream.data
+    labels = data.labels.values() if isinstance(data, MaskedDomains) else (data.labels,)
+    for array in (stream.domain, stream.samples, *labels):
         digest.update(np.ascontiguousarray(array).tobytes())
     for name in stream.data.names:
         digest.update(np.ascontiguousarray(stream.data.images[name][:4]).tobytes())
-    for tensor in network.state.values():
+    for tensor in federation.network.state.values():
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    for path in federation.adapter.reads(federation.network):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -197,8 +217,8 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
                 if registry.classes().get(option.name) is not type(option):
                     registry.register(type(option))
                 plain |= {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
-    for key, base in (("model", nn.Module), ("dataset", Domains)):
-        if isinstance(plain.get(key), base):
+    for key, kinds in (("model", (nn.Module,)), ("dataset", (Domains, MaskedDomains))):
+        if isinstance(plain.get(key), kinds):
             objects[key] = plain[key]
             plain[key] = type(plain[key]).__name__.lower()
     return plain, objects

@@ -9,7 +9,11 @@ from fedctta.records import Record
 
 
 def overall(run: Record, metric: str = "accuracy") -> float:
-    """Return one number of the whole run (names: `metrics.SCORES`)."""
+    """Return one number of the whole run (names: `metrics.SCORES`, and `forgetting` and `seconds` a client)."""
+    if metric == "forgetting":
+        return 100 * run.forgetting
+    if metric == "seconds":
+        return run.seconds / max(1, int(run.seen.any(0).sum()))
     return 100 * score(metric, run.class_seen.sum(0), run.class_right.sum(0), run.class_predicted.sum(0))
 
 

@@ -40,6 +40,12 @@ def macro_f1(seen: Counts, right: Counts, predicted: Counts) -> float:
     return _mean(np.where(np.asarray(seen) > 0, f1, np.nan))
 
 
+def mean_iou(seen: Counts, right: Counts, predicted: Counts) -> float:
+    """Mean over the classes seen of intersection over union = right / (seen + predicted - right)."""
+    iou = share(right, np.asarray(seen) + predicted - right)
+    return _mean(np.where(np.asarray(seen) > 0, iou, np.nan))
+
+
 def major_and_minor(seen: Counts, right: Counts) -> tuple[Floats, Floats]:
     """Accuracies [N] of each client's most and least frequent class, of counts [N, K]; classes it never saw aside."""
     major = np.argmax(seen, axis=-1)
@@ -58,6 +64,8 @@ SCORES: dict[str, Callable[[Counts, Counts, Counts], float]] = {
     "accuracy": lambda seen, right, _: float(share(right.sum(), seen.sum())),
     "mean_class_accuracy": lambda seen, right, _: mean_class_accuracy(seen.sum(0), right.sum(0)),
     "macro_f1": lambda seen, right, predicted: macro_f1(seen.sum(0), right.sum(0), predicted.sum(0)),
+    "miou": lambda seen, right, predicted: mean_iou(seen.sum(0), right.sum(0), predicted.sum(0)),
+    "dice": lambda seen, right, predicted: macro_f1(seen.sum(0), right.sum(0), predicted.sum(0)),  # by another name
     "worst_client": lambda seen, right, _: float(np.nanmin(share(right.sum(1), seen.sum(1)))),
     "major": lambda seen, right, _: _mean(major_and_minor(seen, right)[0]),
     "minor": lambda seen, right, _: _mean(major_and_minor(seen, right)[1]),
@@ -72,6 +80,19 @@ def calibration_error(bins: Counts) -> float:
     count, confidence, right = (np.asarray(bins)[:, k].astype(np.float64) for k in range(3))
     gaps = np.abs(share(right, count) - share(confidence / MILLION, count))
     return float(np.nansum(gaps * count) / count.sum()) if count.sum() else float("nan")
+
+
+def forgetting(accuracy: Counts, rounds: NDArray[np.int64], domain: NDArray[np.int32]) -> float:
+    """Mean over domains d left before the end of accuracy(when d was last left, d) - accuracy(end, d); nan if none.
+
+    `accuracy`[C, D] was measured after the given rounds[C]; `domain`[T, N] says who was where.
+    """
+    lost = []
+    for k in range(accuracy.shape[1]):
+        met = np.flatnonzero((domain == k).any(1))
+        if len(met) and met[-1] < rounds[-1]:
+            lost.append(float(accuracy[np.searchsorted(rounds, met[-1]), k] - accuracy[-1, k]))
+    return float(np.mean(lost)) if lost else float("nan")
 
 
 def _mean(values: Floats) -> float:

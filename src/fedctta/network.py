@@ -4,6 +4,9 @@ A client owns some of the model's tensors and shares the rest with everybody. `N
 own tensors laid over the shared ones and hands back, besides the logits, what test-time adaptation needs and
 `nn.Module` hides: the statistics of every BatchNorm layer and the penultimate features. It changes nothing, so it can
 be differentiated and vmapped.
+
+A dense model predicts every pixel. Its pixels are then what images are elsewhere: logits [B, K, H, W] come out as
+[B H W, K], image by image and row by row, and so do features, so that losses, probes and counts are written once.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Output(NamedTuple):
     """What one forward pass gives: logits, features, and the statistics to keep.
 
     The features are the input of the model's last `nn.Linear`; a model without one has `has_features` False and gives
-    its logits.
+    its logits. A dense model has a row for every pixel.
     """
 
     logits: Tensor
@@ -155,10 +158,12 @@ class Network:
 
     `state` holds the source tensors by their `state_dict` names. `network(own, x, rule)` runs the model on x[B, ...]
     with `own` laid over `state`; `rule` says what BatchNorm layers normalise with. `norms` names the BatchNorm layers,
-    `affine` the scales and shifts of normalisation layers of any kind, and `classifier` the last `nn.Linear`.
+    `affine` the scales and shifts of normalisation layers of any kind, and `classifier` the last `nn.Linear`. With
+    `dense`, the model gives logits [B, K, H, W], and its classifier may be a last convolution of single pixels as well.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu", dense: bool = False) -> None:
+        self.dense = dense
         self._pass = _Pass()
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         self._module = self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -170,18 +175,21 @@ class Network:
             for kind in ("weight", "bias")
             if getattr(layer, kind, None) is not None
         )
-        linear = [(name, layer) for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear)]
-        self.has_features = bool(linear)
-        self.classifier = linear[-1][0] if linear else ""
-        if linear:
-            linear[-1][1].register_forward_pre_hook(self._catch_features)
+        self.classifier, last = _classifier(self._module, dense)
+        self.has_features = last is not None
+        if last is not None:
+            last.register_forward_pre_hook(self._catch_features)
         self.state: Tensors = {
             **dict(self._module.named_parameters()),
             **dict(self._module.named_buffers()),
         }
 
-    def _catch_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._pass.features = inputs[0]
+    def _catch_features(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        features = inputs[0]
+        if self.dense:
+            pixels = features.movedim(1, -1) if isinstance(layer, nn.Conv2d) else features
+            features = pixels.reshape(-1, pixels.shape[-1])
+        self._pass.features = features
 
     def __call__(self, own: Mapping[str, Tensor], x: Tensor, rule: NormRule = stored) -> Output:
         """Run the model on one batch with a client's own tensors."""
@@ -190,6 +198,8 @@ class Network:
             logits = torch.func.functional_call(self._module, {**self.state, **own}, (x,))
         finally:
             self._pass = _Pass()
+        if self.dense and logits.dim() == 4:
+            logits = logits.movedim(1, -1).flatten(0, 2)
         features = logits if now.features is None else now.features
         return Output(logits, features, now.statistics)
 
@@ -212,7 +222,8 @@ class Network:
         """Refuse a model without BatchNorm for a method that lives on its statistics."""
         if not self.norms:
             raise UserError(
-                f"adapter {method!r} needs BatchNorm layers and this model has none: use {_WITHOUT_BATCHNORM}"
+                f"adapter {method!r} needs BatchNorm layers and this model has none: use"
+                f" {'tent, sar or grad' if self.dense else _WITHOUT_BATCHNORM}"
             )
 
     def require_affine(self, method: str) -> None:
@@ -226,6 +237,25 @@ class Network:
         """Refuse a model that does not end in a linear layer for a method that works on its features."""
         if not self.has_features:
             raise UserError(f"adapter {method!r} needs a model that ends in nn.Linear: use another adapter")
+
+    def require_per_image(self, method: str, remedy: str = "") -> None:
+        """Refuse a dense model for a method that needs one prediction an image, or views whose pixels stay in place."""
+        if self.dense:
+            raise UserError(
+                f"adapter {method!r} works on whole images and this model predicts every pixel: use"
+                f" {remedy}{' or ' if remedy else ''}adapter {_PER_PIXEL}"
+            )
+
+
+def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
+    """Return the last `nn.Linear` and its name; of a dense model the last layer with weights, if it sees one pixel."""
+    if not dense:
+        linear = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+        return linear[-1] if linear else ("", None)
+    weighing = (nn.Linear, nn.modules.conv._ConvNd)
+    name, last = ([("", module)] + [(n, m) for n, m in module.named_modules() if isinstance(m, weighing)])[-1]
+    pointwise = isinstance(last, nn.Linear) or (isinstance(last, nn.Conv2d) and last.kernel_size == (1, 1))
+    return (name, last) if pointwise else ("", None)
 
 
 def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module, tuple[str, ...]]:
@@ -250,6 +280,7 @@ def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module
     return module, tuple(names)
 
 
+_PER_PIXEL = "none, bn, norm-alpha, norm-ema, dua, tent, sar, eata, eta, rdumb, shot, grad, bpa or atp"
 _WITHOUT_BATCHNORM = "tent, sar or roid (any normalisation layers), or grad (any model)"
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
 _KNOWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}

@@ -3,7 +3,8 @@
 A file holds one or more panels. A panel is a grid: its columns are settings, its rows are methods, and a cell is the
 experiment that puts a row into a column. `by` says what the printed numbers are: the mean of every cell, or, for a
 panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`.
-They are accuracies unless `metric` names another measure (by domain and client also `major` and `minor`).
+They are accuracies unless `metric` names another measure (by domain and client also `major` and `minor`; only as a mean
+`forgetting` in points, which needs `retention`, and `seconds` a client).
 
     title = "..."
     paper = "FedCTTA (IJCNN 2025), Table I"
@@ -33,7 +34,18 @@ from fedctta.errors import UserError, unknown
 from fedctta.settings import Experiment, dotted, read_toml, single
 
 By = Literal["mean", "domain", "position", "client"]
-Metric = Literal["accuracy", "mean_class_accuracy", "macro_f1", "worst_client", "major", "minor"]
+Metric = Literal[
+    "accuracy",
+    "mean_class_accuracy",
+    "macro_f1",
+    "miou",
+    "dice",
+    "worst_client",
+    "major",
+    "minor",
+    "forgetting",
+    "seconds",
+]
 Figure = Literal["none", "dots", "lines", "matrices", "client"]
 Settings = Mapping[str, Any]
 Number = tuple[float, float]  # mean and spread; nan: not printed
@@ -138,6 +150,8 @@ def _panel(path: Path, content: Any) -> Panel:
     by: By = content.get("by", "mean")
     if by != "mean" and len(tables["columns"]) != 1:
         raise UserError(f'{path}: by = "{by}" needs a panel with one column: split the panel')
+    if by != "mean" and content.get("metric") in ("forgetting", "seconds"):
+        raise UserError(f'{path}: metric = "{content["metric"]}" is of a whole run: drop by, or use another metric')
     if by == "position" and content.get("metric", "accuracy") != "accuracy":
         raise UserError(f'{path}: by = "position" shows accuracy only: drop metric, or use by = "domain"')
     _check_keys(path, "row in published", tables["published"], set(tables["rows"]))

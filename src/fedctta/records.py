@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,11 @@ class Record:
     right, and name the domain that was active (-1: the client was absent). The arrays by class count, for every
     domain, client and class, the images seen, those predicted right, and those predicted to be of that class;
     `calibration` is what `metrics.calibration_error` reads. `collaboration[k]` is the matrix W
-    of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds.
+    of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds. `retained[k]` are
+    accuracies on every domain met by round `retained_rounds[k]` (see `retention`; empty where that was not asked for).
+
+    Of a dense run pixels are counted in place of images. Its `pictures` hold one image a domain, true and predicted
+    class as fourth and fifth channel.
     """
 
     settings: Mapping[str, Any]
@@ -46,6 +50,14 @@ class Record:
     bytes_down: int
     seconds: float
     peak_memory_mb: float
+    retained: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # [C, D]
+    retained_rounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [C]
+    pictures: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0, 0, 5), np.uint8))  # [D, H, W, 5]
+
+    @property
+    def dense(self) -> bool:
+        """Whether every pixel was predicted, and not images."""
+        return bool(self.pictures.size)
 
     @property
     def accuracy(self) -> float:
@@ -87,6 +99,24 @@ class Record:
         return metrics.macro_f1(*(counts.sum((0, 1)) for counts in by_class))
 
     @property
+    def miou(self) -> float:
+        """Mean intersection over union of the classes that were seen; for dense runs."""
+        by_class = (self.class_seen, self.class_right, self.class_predicted)
+        return metrics.mean_iou(*(counts.sum((0, 1)) for counts in by_class))
+
+    @property
+    def dice(self) -> float:
+        """Mean Dice coefficient of the classes that were seen, 2 right / (seen + predicted); for dense runs."""
+        return self.macro_f1
+
+    @property
+    def miou_by_domain(self) -> dict[str, float]:
+        """Mean intersection over union in every domain that was met; for dense runs."""
+        counts = (counts.sum(1) for counts in (self.class_seen, self.class_right, self.class_predicted))
+        rows = zip(self.domains, *counts, strict=True)
+        return {name: metrics.mean_iou(s, r, p) for name, s, r, p in rows if s.any()}
+
+    @property
     def absent_classes(self) -> int:
         """Number of classes that nobody saw."""
         return metrics.absent_classes(self.class_seen.sum((0, 1)))
@@ -107,6 +137,11 @@ class Record:
         return [float(v) for v in metrics.major_and_minor(self.class_seen.sum(0), self.class_right.sum(0))[1]]
 
     @property
+    def forgetting(self) -> float:
+        """Accuracy lost on earlier domains by the end; nan unless it was measured (see `retention`)."""
+        return metrics.forgetting(self.retained, self.retained_rounds, self.domain)
+
+    @property
     def calibration_error(self) -> float:
         """Expected calibration error over 15 bins of confidence."""
         return metrics.calibration_error(self.calibration)
@@ -118,10 +153,15 @@ class Record:
 
     def summary(self) -> dict[str, Any]:
         """Return the run as plain JSON values: the settings, then the numbers (None where nothing was seen)."""
+        what = "pixels" if self.dense else "images"
+        overlap: dict[str, Any] = {}
+        if self.dense:
+            overlap = {"miou": _known(self.miou), "dice": _known(self.dice), "miou_by_domain": self.miou_by_domain}
         return {
             **self.settings,
             "rounds": int(self.seen.shape[0]),
-            "images": int(self.seen.sum()),
+            what: int(self.seen.sum()),
+            **overlap,
             "accuracy": self.accuracy,
             "accuracy_by_domain": self.accuracy_by_domain,
             "accuracy_by_client": [_known(value) for value in self.accuracy_by_client],
@@ -135,6 +175,7 @@ class Record:
             "minor_by_client": [_known(value) for value in self.minor_by_client],
             "calibration_error": _known(self.calibration_error),
             "mean_entropy": _known(self.mean_entropy),
+            "forgetting": _known(self.forgetting),
             "same_domain_weight": self.same_domain_weight,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
@@ -165,7 +206,7 @@ class Record:
 
 _ARRAYS = (
     *("seen", "correct", "domain", "class_seen", "class_right", "class_predicted", "calibration", "entropy"),
-    *("collaboration", "collaboration_rounds"),
+    *("collaboration", "collaboration_rounds", "retained", "retained_rounds", "pictures"),
 )
 _NUMBERS = ("same_domain_weight", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
 

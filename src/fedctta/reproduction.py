@@ -26,7 +26,7 @@ from fedctta.records import Record
 from fedctta.report.comparison import UNAVAILABLE, Comparison, Entry, Line
 from fedctta.report.reproduction import Story, write_reproduction
 from fedctta.settings import Experiment
-from fedctta.workshop import Workshop
+from fedctta.workshop import Workshop, data_keys
 
 Cells = Mapping[tuple[str, str], Experiment]
 Outcome = tuple[tuple[Record, ...], str]  # the seeds that ran, and why others did not
@@ -131,7 +131,7 @@ class Lacking:
 
     def reason(self, experiment: Experiment, workshop: Workshop) -> str:
         """Return why the experiment's data cannot be had, or nothing if they can."""
-        data = (experiment.dataset, experiment.severity, experiment.domains, experiment.folder)
+        data = data_keys(experiment)
         if data not in self._reasons:
             try:
                 workshop.data(*data)
@@ -165,7 +165,7 @@ def _compare(panel: Panel, grid: Cells, seeds: int, found: Mapping[str, Record |
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns, lines = (_by_setting if panel.by == "mean" else _by_part)(panel, cells, rows)
     runs = {cell: records for cell, (records, _) in cells.items()}
-    return Comparison(panel.name, columns, lines, panel.by, panel.figure, panel.axis, panel.text, runs)
+    return Comparison(panel.name, columns, lines, panel.by, panel.figure, panel.axis, panel.text, runs, panel.metric)
 
 
 def _by_setting(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Sequence[str]) -> Grid:

@@ -29,7 +29,10 @@ from fedctta.streams import schedules
 class Experiment:
     """One run: what is asked, by name.
 
-    `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50.
+    `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50. A
+    share `stragglers` of uploads comes late by 1 to `delay` rounds and counts decay^age, or nothing if `stale` says so.
+    With `retention`, so many images of every domain met are predicted again whenever a client's stay ends (forgetting).
+    `layout` and `size` are for folders of images and masks (dataset=masked).
     `parameters` holds the methods' own, by method and parameter name.
     """
 
@@ -37,6 +40,8 @@ class Experiment:
     severity: int = 5
     domains: str = "benchmark"
     folder: str | None = None
+    layout: str = "auto"
+    size: int | None = None
     model: str = "auto"
     weights: str = "auto"
     adapter: str = "bn"
@@ -48,6 +53,11 @@ class Experiment:
     batch: int = 10
     slots: int | None = None
     interval: int = 1
+    stragglers: float = 0.0
+    delay: int = 3
+    stale: Literal["discount", "refuse"] = "discount"
+    decay: float = 0.5
+    retention: int = 0
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lift: Literal["auto", "vmap", "loop"] = "auto"
@@ -55,10 +65,15 @@ class Experiment:
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("batch", "interval", "clients", "slots"):
+        for key in ("batch", "interval", "clients", "slots", "delay", "size"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise UserError(f"{key}={value} must be at least 1")
+        if self.retention < 0:
+            raise UserError(f"retention={self.retention} must not be negative")
+        for key in ("stragglers", "decay"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise UserError(f"{key}={getattr(self, key)} must lie between 0 and 1")
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed={self.seed} must be between 0 and {2**32 - 1}")
 
@@ -68,8 +83,10 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of the description."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        """A short hash of the description: of what differs from the defaults, so that a new key changes no old hash."""
+        plain = asdict(Experiment())
+        told = {key: value for key, value in asdict(self).items() if value != plain[key]}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
 KEYS = {f.name: get_type_hints(Experiment)[f.name] for f in fields(Experiment) if f.name != "parameters"}

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedctta.data.mask_layouts import IGNORE
 from fedctta.errors import UserError
 from fedctta.metrics import BINS, MILLION
 from fedctta.network import Tensors
@@ -18,7 +19,10 @@ KEPT_MATRIX_BYTES = 64 * 2**20  # memory for matrices over time, whatever the nu
 
 
 class Tally:
-    """Counts of one run, in arrays whose size is known before the first round."""
+    """Counts of one run, in arrays whose size is known before the first round.
+
+    Of dense data pixels are counted, those labelled `IGNORE` nowhere, and one predicted mask a domain is kept.
+    """
 
     def __init__(self, stream: Stream, aggregations: NDArray[np.int64], device: torch.device) -> None:
         rounds, clients = stream.domain.shape
@@ -26,8 +30,10 @@ class Tally:
         self.domain = stream.domain
         self.correct = torch.zeros(rounds, clients, dtype=torch.int32, device=device)
         by_class = (len(stream.data.names), clients, len(stream.data.classes))
-        self.right = torch.zeros(by_class, dtype=torch.int32, device=device)
-        self.predicted = torch.zeros(by_class, dtype=torch.int32, device=device)
+        self.dense = stream.data.dense
+        whole = torch.int64 if self.dense else torch.int32  # pixels of a long run may be too many for 32 bits
+        self.right = torch.zeros(by_class, dtype=whole, device=device)
+        self.predicted = torch.zeros(by_class, dtype=whole, device=device)
         self.calibration = torch.zeros(BINS, 3, dtype=torch.int64, device=device)
         self.entropy = torch.zeros(rounds, clients, device=device)
         self.kept_rounds = even_sample(aggregations, KEPT_MATRIX_BYTES // (4 * clients * clients))
@@ -35,6 +41,10 @@ class Tally:
         self.matrices = torch.zeros(len(self.kept_rounds), clients, clients, device=device)
         self.same_domain = torch.zeros(2, dtype=torch.float64, device=device)  # weight on own domain, client rounds
         self.finite = torch.ones((), dtype=torch.bool, device=device)
+        if self.dense:
+            self.shown = torch.zeros_like(self.correct)
+            self.masks = torch.zeros(len(stream.data.names), *stream.shape[:2], dtype=torch.uint8, device=device)
+            self._farewells = stream.farewells()
         self.bytes = torch.zeros(2, dtype=torch.int64)  # up, down
         self.seconds = torch.zeros((), dtype=torch.float64)
 
@@ -43,31 +53,50 @@ class Tally:
         active = domain != ABSENT
         log_p = logits.log_softmax(-1)
         confidence, predicted = log_p.exp().max(-1)
-        hits = (predicted == labels).int()
+        hits = (predicted == labels).to(self.right.dtype)
+        shown = torch.ones_like(hits)
+        if self.dense:
+            self._keep_masks(t, predicted)
+            shown = (labels != IGNORE).to(hits.dtype)
+            labels = labels.long() * shown
         everyone = len(hits) == len(active)
         who = torch.arange(len(active), device=domain.device)
         who, where = (who, domain) if everyone else (who[active], domain[active])
         cell = ((where.long() * len(active) + who) * self.right.shape[-1])[:, None]
         self.right.view(-1).index_add_(0, (cell + labels).flatten(), hits.flatten())
-        self.predicted.view(-1).index_add_(0, (cell + predicted).flatten(), torch.ones_like(hits).flatten())
-        sure = confidence.flatten()
-        counts = torch.stack([torch.ones_like(sure), (sure * MILLION).round(), hits.flatten().to(sure.dtype)], 1)
+        self.predicted.view(-1).index_add_(0, (cell + predicted).flatten(), shown.flatten())
+        sure, counted = confidence.flatten(), shown.flatten().to(confidence.dtype)
+        counts = torch.stack([counted, (sure * MILLION).round() * counted, hits.flatten().to(sure.dtype)], 1)
         self.calibration.index_add_(0, (sure * BINS).long().clamp_(0, BINS - 1), counts.nan_to_num().long())
-        entropy = -(log_p.exp() * log_p).sum(-1).mean(-1)
-        if everyone:
-            self.correct[t], self.entropy[t] = hits.sum(-1, dtype=torch.int32), entropy
-        else:
-            self.correct[t, active], self.entropy[t, active] = hits.sum(-1, dtype=torch.int32), entropy
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        entropy = (entropy * shown).sum(-1) / shown.sum(-1).clamp_min(1) if self.dense else entropy.mean(-1)
+        here = slice(None) if everyone else active
+        self.correct[t, here], self.entropy[t, here] = hits.sum(-1, dtype=torch.int32), entropy
+        if self.dense:
+            self.shown[t, here] = shown.sum(-1, dtype=torch.int32)
         self.finite &= logits.isfinite().all()
+
+    def _keep_masks(self, t: int, predicted: Tensor) -> None:
+        """Keep the prediction for the first image of a domain's last batch (see `Stream.farewells`)."""
+        height, width = self.masks.shape[1:]
+        for k, last, client in self._farewells:
+            if last == t:
+                row = int((self.domain[t, :client] != ABSENT).sum())
+                self.masks[k] = predicted[row, : height * width].view(height, width)
 
     def record_collaboration(self, t: int, weights: Tensor, domain: Tensor, moved: tuple[int, int]) -> None:
         """Note W of round t, the share of it on clients of the same domain, and the bytes it moved."""
         active = domain != ABSENT
-        same = (weights * (domain[:, None] == domain[None, :])).sum(1)
-        self.same_domain += torch.stack([(same * active).sum(), active.sum()])
+        if weights.is_sparse:
+            i, j = weights._indices()  # as they are: putting them in order is of no use here
+            same = weights._values() * (domain[i] == domain[j]) * active[i]
+            self.same_domain += torch.stack([same.sum(), active.sum()])
+        else:
+            same = (weights * (domain[:, None] == domain[None, :])).sum(1)
+            self.same_domain += torch.stack([(same * active).sum(), active.sum()])
         self.bytes += torch.tensor(moved)
         if t in self._place:
-            self.matrices[self._place[t]] = weights
+            self.matrices[self._place[t]] = weights.to_dense()
 
     def accuracy(self, rounds: int) -> float:
         """Accuracy so far; waits for the device, and refuses outputs that are not finite."""
@@ -75,11 +104,13 @@ class Tally:
             raise UserError(
                 f"predictions became NaN or infinite by round {rounds}: lower the learning rate, or check the model"
             )
-        seen = (self.domain[:rounds] != ABSENT).sum() * self.batch
+        seen = self.seen()[:rounds].sum()
         return int(self.correct[:rounds].sum()) / max(int(seen), 1)
 
     def seen(self) -> NDArray[np.int32]:
-        """Images shown in every round to every client."""
+        """Images (pixels of dense data) shown in every round to every client."""
+        if self.dense:
+            return self.shown.cpu().numpy()
         return np.where(self.domain == ABSENT, 0, self.batch).astype(np.int32)
 
     def same_domain_weight(self) -> float:
@@ -100,13 +131,17 @@ class Tally:
         "seconds",
     )
 
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        return (*self._SAVED, "shown", "masks") if self.dense else self._SAVED
+
     def tensors(self) -> Tensors:
         """Return everything a resumed run needs."""
-        return {f"tally.{name}": getattr(self, name) for name in self._SAVED}
+        return {f"tally.{name}": getattr(self, name) for name in self._saved}
 
     def restore(self, saved: Tensors, path: Path) -> None:
         """Take over what `tensors` gave."""
-        for name in self._SAVED:
+        for name in self._saved:
             mine, theirs = getattr(self, name), saved.get(f"tally.{name}")
             if theirs is None or theirs.shape != mine.shape:
                 raise UserError(f"{path} does not fit this run: delete it, or run without --resume")

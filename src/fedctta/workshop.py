@@ -19,21 +19,27 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.clients import choose_lift
 from fedctta.data.catalogue import load
-from fedctta.data.corrupted import Domains, load_domains
+from fedctta.data.corrupted import SETS, Domains, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
-from fedctta.errors import UserError
+from fedctta.data.dense import DENSE, check_masked, load_dense
+from fedctta.data.masked import AnyDomains, MaskedDomains
+from fedctta.data.scenes import load as load_scenes
+from fedctta.errors import UserError, unknown
 from fedctta.machine import hardware
+from fedctta.models import ARCHITECTURES
 from fedctta.models.inputs import to_input
-from fedctta.models.zoo import load_model, load_weights
+from fedctta.models.zoo import load_model, load_weights, read_card, weights_path
 from fedctta.network import Network
 from fedctta.registry import parameters_of
-from fedctta.rounds import Federation
+from fedctta.rounds import Federation, Late
 from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment
 from fedctta.streams import Schedule, Stream, build, schedules
 
 DEFAULT_MODEL = {"cifar10-c": "resnet8", "cifar100-c": "resnext29", "shapes-c": "resnet8-w16"}
+DEFAULT_DENSE_MODEL = "unet"
 DEFAULT_SLOTS = 50
+LARGE = 64 * 64  # pixels of an image from which on fewer go through a model at once
 
 
 class Workshop:
@@ -50,50 +56,96 @@ class Workshop:
         sampler: Sampler = experiment.method(samplers, experiment.samples)
         adapter: Adapter = experiment.method(adapters, experiment.adapter)
         aggregator: Aggregator = experiment.method(aggregators, experiment.aggregator)
-        data = self.data(experiment.dataset, experiment.severity, experiment.domains, experiment.folder)
+        data = self.data(*data_keys(experiment))
         clients = experiment.clients or schedule.default_clients()
-        slots = experiment.slots or affordable_slots(sampler.share(len(data.labels), clients), experiment.batch)
-        stream = build(schedule, data, clients, slots, experiment.batch, experiment.seed, sampler, experiment.order)
-        model = DEFAULT_MODEL.get(experiment.dataset, "resnet8") if experiment.model == "auto" else experiment.model
-        network = self.network(experiment.dataset, model, experiment.weights, len(data.classes), device)
+        slots = experiment.slots or affordable_slots(sampler.share(data.count, clients), experiment.batch)
+        stream = build(
+            schedule,
+            data,
+            clients,
+            slots,
+            experiment.batch,
+            experiment.seed,
+            sampler,
+            experiment.order,
+            experiment.stragglers,
+            experiment.delay,
+        )
+        model = choose_model(experiment, data)
+        network = self.network(experiment.dataset, model, experiment.weights, len(data.classes), device, data.dense)
         _try_on(network, stream, device)
         adapter.check(network, experiment.batch)
         client = adapter.init(network)
         aggregator.check(network, client.own)
-        lift = choose_lift(experiment.lift, network, client, experiment.batch)
         height, width, channels = stream.shape
+        load = max(1, height * width // LARGE) if data.dense else 1  # how many small images one is worth
+        lift = choose_lift(experiment.lift, network, client, experiment.batch * load)
 
         def images(count: int) -> Tensor:
             return public_images(experiment, count, device)
 
         server = Server(network, lift, experiment.seed, (channels, height, width), clients, images)
-        federation = Federation(adapter, aggregator, server, experiment.interval)
+        late = Late(experiment.stale, experiment.decay)
+        federation = Federation(adapter, aggregator, server, experiment.interval, late)
         settings = asdict(experiment) | {"model": model, "clients": clients, "slots": slots, "device": str(device)}
-        settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(data.notes)}
+        settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(stream.data.notes)}
         settings |= {"hardware": hardware(device), "torch": torch.__version__}
         settings |= {"sh": stream.spatial_heterogeneity, "th": stream.temporal_heterogeneity}
         del settings["parameters"]  # in full, with defaults, under each method's name
+        if data.dense:
+            del settings["severity"]
+            settings["classes"] = list(data.classes)
+            settings["notes"] += source_notes(experiment, model)
         settings |= {m.name: p for m in (schedule, sampler, adapter, aggregator) if (p := parameters_of(m))}
         return federation, stream, settings
 
-    def _load_data(self, dataset: str, severity: int, domains: str, folder: str | None) -> Domains:
+    def _load_data(
+        self, dataset: str, severity: int, domains: str, folder: str | None, layout: str, size: int | None
+    ) -> AnyDomains:
         given = self._objects.get("dataset")
         if isinstance(given, Domains):
             return check_domains(given)
+        if isinstance(given, MaskedDomains):
+            return check_masked(given)
+        place = None if folder is None else Path(folder)
+        if dataset in DENSE:
+            return load_dense(dataset, domains, place, severity=severity, layout=layout, size=size)
+        if dataset not in SETS:
+            raise unknown("data set to run on", dataset, {**SETS, **DENSE})
         named = {"benchmark": BENCHMARK, "extra": EXTRA, "all": NAMES}
         names = named.get(domains) or tuple(domains.split("+"))
-        return load_domains(dataset, severity, names=names, folder=None if folder is None else Path(folder))
+        return load_domains(dataset, severity, names=names, folder=place)
 
-    def _load_network(self, dataset: str, model: str, weights: str, classes: int, device: torch.device) -> Network:
+    def _load_network(
+        self, dataset: str, model: str, weights: str, classes: int, device: torch.device, dense: bool
+    ) -> Network:
         given = self._objects.get("model")
         if isinstance(given, nn.Module):
-            return Network(given, device)
+            return Network(given, device, dense)
         if ":" in model:
             module = import_model(model)
             if weights != "auto":
                 load_weights(module, Path(weights))
-            return Network(module, device)
-        return Network(load_model(model, dataset, classes, weights), device)
+            return Network(module, device, dense)
+        return Network(load_model(model, dataset, classes, weights), device, dense)
+
+
+def choose_model(experiment: Experiment, data: AnyDomains) -> str:
+    """Return the name of the model: the data's usual one for "auto"; refuse one that predicts something else."""
+    if experiment.model == "auto":
+        return DEFAULT_DENSE_MODEL if data.dense else DEFAULT_MODEL.get(experiment.dataset, "resnet8")
+    known = ARCHITECTURES.get(experiment.model)
+    if known is not None and known.dense != data.dense:
+        what = "a class for every pixel" if data.dense else "one class an image"
+        fit = " or ".join(name for name, model in ARCHITECTURES.items() if model.dense == data.dense)
+        raise UserError(f"model={experiment.model} does not fit data with {what}: use model={fit}")
+    return experiment.model
+
+
+def source_notes(experiment: Experiment, model: str) -> list[str]:
+    """Say what the weights that `weights=auto` finds for a folder were trained on: it may have been another one."""
+    path = weights_path(model, "masked") if experiment.dataset == "masked" and experiment.weights == "auto" else None
+    return [] if path is None else [f"source model: {note}" for note in read_card(path).get("notes", ())]
 
 
 def check_domains(data: Domains) -> Domains:
@@ -118,6 +170,11 @@ def _has_nan(images: NDArray[Any]) -> bool:
     return bool(np.issubdtype(images.dtype, np.floating) and np.isnan(images).any())
 
 
+def data_keys(experiment: Experiment) -> tuple[Any, ...]:
+    """Return what `Workshop.data` is asked for."""
+    return tuple(getattr(experiment, key) for key in ("dataset", "severity", "domains", "folder", "layout", "size"))
+
+
 def affordable_slots(images: int, batch: int) -> int:
     """Return how many slots a domain a client's images suffice for, at most the papers' 50."""
     return max(1, min(DEFAULT_SLOTS, images // batch))
@@ -133,7 +190,9 @@ def _try_on(network: Network, stream: Stream, device: torch.device) -> None:
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"the model cannot take images of {size}: {reason}; choose a model that fits") from error
-    classes = len(stream.data.classes)
+    classes, pixels = len(stream.data.classes), stream.shape[0] * stream.shape[1]
+    if network.dense and len(logits) != len(image) * pixels:
+        raise UserError(f"the model does not predict every pixel of images of {size}: choose one that does, as unet")
     if logits.ndim != 2 or logits.shape[1] != classes:
         raise UserError(
             f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"
@@ -143,6 +202,13 @@ def _try_on(network: Network, stream: Stream, device: torch.device) -> None:
 
 def public_images(experiment: Experiment, count: int, device: torch.device) -> Tensor:
     """The first clean test images, as a probe that everybody knows."""
+    if experiment.dataset == "scenes":
+        return to_input(np.asarray(load_scenes("test").images[:count]), device)
+    if experiment.dataset in DENSE:
+        raise UserError(
+            f"dataset={experiment.dataset} has no images that all know: use another adapter than eata (say eta), and"
+            " no probe of images (fedctta.probe=noise)"
+        )
     name = experiment.dataset.removesuffix("-c")
     folder = None if experiment.folder is None else Path(experiment.folder)
     images = load(name, "test", folder, progress=False).images[:count]

@@ -51,9 +51,11 @@ FORMS = [
     ("atp", {"rates": "0.01", "mode": "online", "start": "received"}),
     ("fedthe", {"views": 2, "plus": 1}),
     ("fedicon", {"steps": 2}),
+    ("bpa", {"steps": 2}),
+    ("bpa", {"trains": "all", "start": "own", "loss": "infomax", "precision": "low", "predict_with": "received"}),
 ]
 # and bn without momentum
-NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid", "fedicon"}
+NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid", "fedicon", "bpa"}
 CLIENTS, ROUNDS = 3, 2
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)
 

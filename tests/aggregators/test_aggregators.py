@@ -28,6 +28,7 @@ FORMS = [
     ("fedctta", {"probe": "batch"}),
     ("fedctta", {"redraw": "round"}),
     ("fedctta", {"statistics": "received"}),
+    ("fedctta", {"neighbours": 9}),  # with fewer than there are clients: test_neighbours
     ("fedavgm", {}),
     ("fedavgm", {"variant": "code", "restart": 2}),
     ("fedamp", {}),
@@ -48,6 +49,8 @@ FORMS = [
     ("cfl", {}),
     ("cfl", {"eps1": 0.7, "eps2": 0.7}),
     ("cfl", {"variant": "code"}),
+    ("ugsa", {}),
+    ("ugsa", {"uncertainty": "energy", "gate": "softmax"}),
 ]
 ids = ["-".join([name, *map(str, parameters.values())]) for name, parameters in FORMS]
 

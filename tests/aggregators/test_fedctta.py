@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators import fedctta as fedctta_module
 from fedctta.aggregators.fedctta import FedCTTA, collaboration, noise
 from fedctta.clients import by_vmap
 from fedctta.errors import UserError
@@ -116,6 +117,28 @@ def test_uniform_is_a_fixed_point_when_received_models_are_probed():
     for _ in range(3):
         weights, memory = aggregator.collaborate(server, uploads(0.0, 1.0), memory)
         torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
+
+
+def test_many_clients_are_asked_a_few_at_a_time(monkeypatch):
+    server, together = linear_server(clients=7), []
+
+    def lift(function):
+        def lifted(clients):
+            together.append(len(clients.own["1.weight"]))
+            return by_vmap(function)(clients)
+
+        return lifted
+
+    watched = Server(server.network, lift, 0, (3, 4, 4), 7, server.images)
+    for redraw in ("never", "client"):
+        aggregator = FedCTTA(samples=4, redraw=redraw)
+        whole, _ = aggregator.collaborate(server, uploads(*range(7)), aggregator.init(server))
+        monkeypatch.setattr(fedctta_module, "CPU_IMAGES", 14)
+        monkeypatch.setattr(fedctta_module, "CUDA_IMAGES", 14)
+        parts, _ = aggregator.collaborate(watched, uploads(*range(7)), aggregator.init(watched))
+        torch.testing.assert_close(parts, whole)
+        monkeypatch.undo()
+    assert together == [3, 3, 1] * 2
 
 
 def test_without_adapted_tensors_all_models_are_alike():

@@ -31,6 +31,8 @@ def test_every_set_is_listed_with_its_state(home: Path):
         "cifar10-c": "missing",
         "cifar100-c": "missing",
         "shapes-c": "embedded",
+        "scenes": "embedded",
+        "masked": "yours",
     }
     cache.save_images(home / "cifar10", "test", SMALL)
     assert states()["cifar10"] == "cached (test only)"
@@ -59,6 +61,9 @@ def test_fetch_puts_a_corrupted_set_into_the_cache():
     assert notes == corrupted.load_domains("shapes-c", 3).notes
     assert states()["shapes-c"] == "cached (severity 3)"
     assert catalogue.fetch("shapes") == ("train: 12 images", "test: 12 images")
+    assert "nothing to fetch" in catalogue.fetch("scenes")[0]
+    with pytest.raises(UserError, match="folder=PATH"):
+        catalogue.fetch("masked")
     with pytest.raises(UserError, match="unknown data set"):
         catalogue.fetch("imagenet")
 

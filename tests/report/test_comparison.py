@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from math import isnan, nan
 
 import pytest
@@ -49,6 +50,12 @@ def test_the_best_is_bold_and_the_upper_bound_does_not_compete(means):
     assert "**64.00**" in text
     assert "**80.00**" not in text
     assert r"NIID \| bn" in text
+
+
+@pytest.mark.parametrize("metric", ["forgetting", "seconds"])
+def test_of_what_is_lost_less_is_better(means, metric):
+    assert means.best(0) == {"FedTSA"}
+    assert replace(means, metric=metric).best(0) == {"FedAvg"}
 
 
 def test_domains_have_three_lines_a_method(domains):

@@ -87,6 +87,13 @@ def test_a_class_that_is_used_up_is_drawn_again():
     assert np.bincount(dealt, minlength=1000).max() == 3
 
 
+def test_dealing_keeps_nothing_but_what_is_dealt(monkeypatch):
+    stacked = []
+    monkeypatch.setattr(np, "stack", lambda rows: stacked.extend(rows) or np.array(rows))
+    Overlap().deal(LABELS, 3, 5, rng())
+    assert [row.base for row in stacked] == [None] * 3
+
+
 @pytest.mark.parametrize("sampler", FORMS, ids=str)
 def test_in_bursts_every_class_comes_once(sampler):
     dealt = sampler.deal(LABELS, 6, 100, rng())

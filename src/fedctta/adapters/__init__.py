@@ -6,6 +6,7 @@ frozen dataclass: its fields are its parameters, reachable from the command line
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor
@@ -49,6 +50,13 @@ class Adapter:
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K]: the model with the client's own tensors, statistics as stored."""
         return network(client.own, x).logits
+
+    def reads(self, network: Network) -> tuple[Path, ...]:
+        """Return the files, beside the model's weights, on which results depend: a run is not reused when they change.
+
+        Asked after `check`, so they are there.
+        """
+        return ()
 
     def check(self, network: Network, batch: int) -> None:
         """Raise a UserError if this model or batch size cannot be adapted."""

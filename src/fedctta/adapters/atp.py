@@ -81,6 +81,12 @@ class ATP(Adapter):
             return client
         return client._replace(private={**client.private, **named("received", client.own)})
 
+    def reads(self, network: Network) -> tuple[Path, ...]:
+        """The rates' file, if they come from one."""
+        if as_number(self.rates) is not None:
+            return ()
+        return (read_learnt(self.name, "rates", self.rates, network)[0],)
+
     def check(self, network: Network, batch: int) -> None:
         """There must be rates, and they must be this model's."""
         self._rates(network)

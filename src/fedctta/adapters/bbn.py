@@ -114,6 +114,7 @@ class BalancedNorm(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be BatchNorm to balance, and classes to count; a single image will do."""
+        network.require_per_image(self.name)
         network.require_norms(self.name)
         network.require_affine(self.name)
         network.require_features(self.name)

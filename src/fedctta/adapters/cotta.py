@@ -79,7 +79,9 @@ class CoTTA(Adapter):
         return network(client.own, x, refreshed()).logits
 
     def check(self, network: Network, batch: int) -> None:
-        """BatchNorm needs more than one image."""
+        """BatchNorm needs more than one image, and views move pixels."""
+        if self.confidence:
+            network.require_per_image(self.name, "cotta.confidence=0 (no views)")
         require_batch(self.name, network, batch)
 
     def _target(self, network: Network, teacher: Tensors, x: Tensor, key: Tensor) -> Tensor:

@@ -65,6 +65,7 @@ class FedICON(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be features, and other images to tell an image from."""
+        network.require_per_image(self.name)
         network.require_features(self.name)
         if batch < 2:
             raise UserError("batch=1 gives adapter 'fedicon' no image to contrast with: use batch=2 or more, or memo")

@@ -23,6 +23,7 @@ AugMix; here they are those of `cotta`. BatchNorm layers use the stored statisti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -155,8 +156,13 @@ class FedTHE(Adapter):
         found: Tensor = torch.func.vmap(of_one, chunk_size=IMAGES_AT_ONCE)(x, keys, e)
         return found
 
+    def reads(self, network: Network) -> tuple[Path, ...]:
+        """The heads' file, if they come from one."""
+        return (read_learnt(self.name, "heads", self.heads, network)[0],) if self._trained else ()
+
     def check(self, network: Network, batch: int) -> None:
         """There must be a classifier, and trained heads must be this model's."""
+        network.require_per_image(self.name)
         network.require_features(self.name)
         if self._trained:
             self._table(network)

@@ -56,6 +56,7 @@ class LAME(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """Neighbours are told by features."""
+        network.require_per_image(self.name)
         network.require_features(self.name)
 
 

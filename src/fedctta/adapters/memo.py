@@ -72,6 +72,10 @@ class MEMO(Adapter):
         logits: Tensor = torch.func.vmap(of_one, chunk_size=IMAGES_AT_ONCE)(x, keys)
         return logits
 
+    def check(self, network: Network, batch: int) -> None:
+        """Views are of whole images."""
+        network.require_per_image(self.name)
+
 
 def marginal_entropy(logits: Tensor) -> Tensor:
     """H of the mean over views of softmax(logits[V, K])."""

@@ -81,7 +81,8 @@ class ROID(AffineAdapter):
         return corrected(super().predict(network, client, x))
 
     def check(self, network: Network, batch: int) -> None:
-        """As Tent; the number of classes is read off the last linear layer."""
+        """As Tent; the number of classes is read off the last linear layer, and views move pixels."""
+        network.require_per_image(self.name)
         super().check(network, batch)
         network.require_features(self.name)
 

@@ -106,6 +106,7 @@ class RoTTA(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be BatchNorm to make robust, and classes to balance; a single image will do."""
+        network.require_per_image(self.name)
         network.require_norms(self.name)
         network.require_affine(self.name)
         network.require_features(self.name)

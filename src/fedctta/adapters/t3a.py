@@ -60,6 +60,7 @@ class T3A(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be a classifier to replace."""
+        network.require_per_image(self.name)
         network.require_features(self.name)
 
     def _logits(self, network: Network, z: Tensor) -> Tensor:

@@ -15,11 +15,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fedctta.aggregators.neighbours import Neighbours
 from fedctta.clients import Client, Lifter
 from fedctta.network import Network, Tensors
 from fedctta.registry import Registry
 
-Mixing = Tensor | Tensors  # W[N, N] of the whole model, or one W for each of its tensors by name
+# W[N, N] of the whole model, the same with few weights a row, or one W for each of the model's tensors by name
+Mixing = Tensor | Neighbours | Tensors
 
 
 class Uploads(NamedTuple):
@@ -27,13 +29,15 @@ class Uploads(NamedTuple):
 
     `own` are the clients' models as far as they are shared, `signals` the small extras the aggregator asked for. Rows
     of clients that are not `active` are their last ones. `domain` is filled only for an upper bound (see
-    `Aggregator.upper_bound`).
+    `Aggregator.upper_bound`). `trust` says what an upload counts: 1 if it is of this round, less the older it is, 0 if
+    there is none; the engine weights W by it, so that only a method with a scale of its own has to look.
     """
 
     own: Tensors
     signals: Tensors
     active: Tensor
     domain: Tensor | None = None
+    trust: Tensor | None = None  # None: 1 for all that are active
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,17 @@ class Aggregator:
         """Return the part of the clients' models that travels; the rest stays where it is."""
         return own
 
+    def welcome(self, own: Tensors, joined: Tensor, memory: Tensors) -> Tensors:
+        """Return all clients' shared tensors before a round in which `joined`[N] came in; by default they keep theirs.
+
+        A server that keeps a model of its own hands it out here. Rows of all others must stay.
+        """
+        return own
+
+    def keeps(self, memory: Tensors) -> Tensors:
+        """Return the model the server keeps of its own, if it does."""
+        return {}
+
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
         """Return what one client computes for the server beside its model. Pure; no labels."""
         return {}
@@ -81,6 +96,8 @@ class Aggregator:
 
 def mix(weights: Mixing, own: Tensors) -> Tensors:
     """Give client i the model sum_j W_ij theta_j."""
+    if isinstance(weights, Neighbours):
+        return {name: weights.mixed(tensor) for name, tensor in own.items()}
 
     def mixed(name: str, tensor: Tensor) -> Tensor:
         w = weights[name] if isinstance(weights, dict) else weights
@@ -90,27 +107,36 @@ def mix(weights: Mixing, own: Tensors) -> Tensors:
 
 
 def overall(weights: Mixing, own: Tensors) -> Tensor:
-    """Return one W for the whole model: the mean of those of its tensors, each counted by its size."""
+    """Return one W for the whole model: the mean of those of its tensors, each counted by its size.
+
+    With few weights a row it is a sparse tensor.
+    """
+    if isinstance(weights, Neighbours):
+        return weights.matrix()
     if isinstance(weights, Tensor):
         return weights
     sizes = {name: own[name][0].numel() for name in weights}
     return torch.stack([w * (sizes[name] / sum(sizes.values())) for name, w in weights.items()]).sum(0)
 
 
-def restrict(weights: Mixing, active: Tensor) -> Mixing:
-    """Take absent clients out of W: no weight on them, rows renormalised, their own rows the identity.
+def restrict(weights: Mixing, receive: Tensor, trust: Tensor | None = None) -> Mixing:
+    """Weight the columns of W by `trust`[N], renormalise its rows, and let those who do not `receive` keep their model.
 
-    For a softmax this equals the softmax over those present. A row left without weight falls back to itself.
+    Without trust, those who receive are those who sent. For a softmax over W this then equals the softmax over those
+    present. A row left without weight falls back to itself.
     """
+    trust = receive if trust is None else trust
+    if isinstance(weights, Neighbours):
+        return weights.restricted(receive, trust)
     if isinstance(weights, dict):
-        return {name: _restrict(w, active) for name, w in weights.items()}
-    return _restrict(weights, active)
+        return {name: _restrict(w, receive, trust) for name, w in weights.items()}
+    return _restrict(weights, receive, trust)
 
 
-def _restrict(weights: Tensor, active: Tensor) -> Tensor:
-    present = weights * active
+def _restrict(weights: Tensor, receive: Tensor, trust: Tensor) -> Tensor:
+    present = weights * trust
     total = present.sum(1, keepdim=True)
-    alone = (~active | (total.squeeze(1) <= 0)).unsqueeze(1)
+    alone = (~receive | (total.squeeze(1) <= 0)).unsqueeze(1)
     return torch.where(alone, torch.eye(len(weights), device=weights.device), present / total.clamp_min(1e-12))
 
 

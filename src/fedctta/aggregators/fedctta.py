@@ -21,10 +21,14 @@ It is the default here, and costs the server N K numbers of memory; `ema=0` is t
 other noise for every client and round (`redraw=client`) and, with TTA-bn, probes the model a client received in the
 round before (`statistics=received`), which makes the uniform matrix a fixed point; neither is the default. It uses
 `samples=64`; 16 give the same accuracy in less than half the time.
+
+W and the mixing cost N^2, all else N. With thousands of clients `neighbours=k` keeps the k largest weights of every row
+(oneself among them) and mixes only those: N k numbers (docs/scale.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -32,10 +36,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.aggregators import Aggregator, Server, Uploads, mix
-from fedctta.clients import Client
+from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, mix
+from fedctta.aggregators.neighbours import Neighbours, nearest
+from fedctta.clients import Client, take
 from fedctta.errors import UserError
 from fedctta.network import Network, Output, Tensors
+
+# How many noise images go through a model at once: on a CPU as many as stay in its cache; elsewhere it bounds memory.
+CPU_IMAGES, CUDA_IMAGES = 1_000, 16_000
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class FedCTTA(Aggregator):
     statistics: Literal["adapted", "received"] = "adapted"
     ema: float = 0.9
     squash: bool = False
+    neighbours: int = 0  # 0: everybody
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
@@ -60,6 +69,8 @@ class FedCTTA(Aggregator):
             raise UserError(f"fedctta.samples={self.samples} must be at least 1")
         if not 0 <= self.ema < 1:
             raise UserError(f"fedctta.ema={self.ema} must be at least 0 and below 1")
+        if self.neighbours < 0:
+            raise UserError(f"fedctta.neighbours={self.neighbours} must be at least 1, or 0 for everybody")
 
     def init(self, server: Server) -> Tensors:
         """Remember nothing, unless smoothing or the received models were asked for."""
@@ -85,7 +96,7 @@ class FedCTTA(Aggregator):
         logits = output.logits if self.compare == "logits" else output.logits.softmax(-1)
         return logits.mean(0)
 
-    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
+    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Probe every model, compare the answers, turn distances into weights."""
         memory = dict(memory)
         mu = uploads.signals.get("indicator")
@@ -99,7 +110,12 @@ class FedCTTA(Aggregator):
         if "round" in memory:
             memory["round"] = memory["round"] + 1
         scores = mu.log() if self.compare == "probabilities" and self.metric in ("kl", "ce") else mu
-        weights = collaboration(scores, self.metric, self.temperature, self.squash)
+        form = (self.metric, self.temperature, self.squash)
+        weights: Mixing
+        if 0 < self.neighbours < len(scores):
+            weights = with_neighbours(scores, uploads.active, self.neighbours, *form)
+        else:
+            weights = collaboration(scores, *form)
         if self.statistics == "received":
             memory |= {f"received.{name}": tensor for name, tensor in mix(weights, uploads.own).items()}
         return weights, memory
@@ -114,11 +130,17 @@ class FedCTTA(Aggregator):
         if self.redraw == "client":
             z = noise(server, len(uploads.active) * self.samples, int(memory["round"]))
             z = z.reshape(-1, self.samples, *server.shape)
-            answers: Tensor = server.lift(lambda o, z: self.indicator(network(o, z)))(own, z)
-            return answers
+            return self._ask(server, Client(own, {"noise": z}), lambda c: network(c.own, c.private["noise"]))
         z = memory["probe"] if "probe" in memory else noise(server, self.samples, int(memory["round"]))
-        answers = server.lift(lambda o: self.indicator(network(o, z)))(own)
-        return answers
+        return self._ask(server, Client(own), lambda c: network(c.own, z))
+
+    def _ask(self, server: Server, clients: Client, answer: Callable[[Client], Output]) -> Tensor:
+        """Indicators of all clients' answers, so many clients at a time that memory does not grow with their number."""
+        ask = server.lift(lambda client: self.indicator(answer(client)))
+        count = len(next(iter(clients.own.values())))
+        images = CUDA_IMAGES if server.network.device.type == "cuda" else CPU_IMAGES
+        step = max(1, images // self.samples)
+        return torch.cat([ask(take(clients, slice(start, start + step))) for start in range(0, count, step)])
 
 
 def noise(server: Server, samples: int, round_: int = 0) -> Tensor:
@@ -130,28 +152,37 @@ def noise(server: Server, samples: int, round_: int = 0) -> Tensor:
 
 def collaboration(mu: Tensor, metric: str, temperature: float, squash: bool = False) -> Tensor:
     """W: row softmax of the similarity of indicators mu[N, K] over the temperature (Eq. 5 and 7)."""
-    similarity = _SIMILARITY[metric](mu)
-    return F.softmax((similarity.exp() if squash else similarity) / temperature, dim=1)
+    return F.softmax(_scores(mu, mu, metric, temperature, squash), dim=1)
 
 
-def _euclid(mu: Tensor) -> Tensor:
+def with_neighbours(
+    mu: Tensor, active: Tensor, k: int, metric: str, temperature: float, squash: bool = False
+) -> Neighbours:
+    """W with the k largest weights of every row of `collaboration`, oneself and k - 1 others that are active."""
+    return nearest(lambda rows: _scores(mu[rows], mu, metric, temperature, squash), active, k)
+
+
+def _scores(some: Tensor, mu: Tensor, metric: str, temperature: float, squash: bool) -> Tensor:
+    similarity = _SIMILARITY[metric](some, mu)
+    return (similarity.exp() if squash else similarity) / temperature
+
+
+def _euclid(some: Tensor, mu: Tensor) -> Tensor:
     # By differences: exact zeros on the diagonal, which the matrix-product shortcut does not give.
-    return -torch.cdist(mu, mu, compute_mode="donot_use_mm_for_euclid_dist")
+    return -torch.cdist(some, mu, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _kl(mu: Tensor) -> Tensor:
-    log_p = F.log_softmax(mu, dim=1)
-    return _cross_entropy(mu) - (log_p.exp() * log_p).sum(1, keepdim=True)
+def _kl(some: Tensor, mu: Tensor) -> Tensor:
+    log_p = F.log_softmax(some, dim=1)
+    return _cross_entropy(some, mu) - (log_p.exp() * log_p).sum(1, keepdim=True)
 
 
-def _cross_entropy(mu: Tensor) -> Tensor:
-    log_p = F.log_softmax(mu, dim=1)
-    return log_p.exp() @ log_p.T
+def _cross_entropy(some: Tensor, mu: Tensor) -> Tensor:
+    return F.log_softmax(some, dim=1).exp() @ F.log_softmax(mu, dim=1).T
 
 
-def _cosine(mu: Tensor) -> Tensor:
-    unit = F.normalize(mu, dim=1)
-    return unit @ unit.T
+def _cosine(some: Tensor, mu: Tensor) -> Tensor:
+    return F.normalize(some, dim=1) @ F.normalize(mu, dim=1).T
 
 
 _SIMILARITY = {"euclid": _euclid, "kl": _kl, "ce": _cross_entropy, "cosine": _cosine}

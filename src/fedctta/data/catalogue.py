@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from fedctta.data import cifar, corrupted, shapes
 from fedctta.data.cache import SPLITS, Images, cache_dir, check_folder, has_images
-from fedctta.errors import unknown
+from fedctta.data.dense import DENSE
+from fedctta.errors import UserError, unknown
 
 CLEAN = {
     "cifar10": "60,000 photographs of 10 kinds of thing, 32 x 32",
@@ -22,7 +23,7 @@ CORRUPTED = {
 
 
 class Entry(NamedTuple):
-    """One line of the catalogue; the state is "embedded", "missing", or begins with "cached"."""
+    """One line of the catalogue; the state is "embedded", "yours", "missing", or begins with "cached"."""
 
     name: str
     about: str
@@ -45,11 +46,13 @@ def load(name: str, split: str, folder: Path | None = None, progress: bool | Non
 
 def datasets() -> tuple[Entry, ...]:
     """Return every data set with one line about it and its state."""
-    return tuple(Entry(name, about, _state(name)) for name, about in (CLEAN | CORRUPTED).items())
+    return tuple(Entry(name, about, _state(name)) for name, about in (CLEAN | CORRUPTED | DENSE).items())
 
 
 def _state(name: str) -> str:
-    if name == "shapes":
+    if name == "masked":
+        return "yours"
+    if name in ("shapes", "scenes"):
         return "embedded"
     if name in CLEAN:
         kept = [split for split in SPLITS if has_images(cache_dir() / name, split)]
@@ -67,8 +70,12 @@ def fetch(
     if name in CORRUPTED:
         corrupted.forget_stand_in(name, severity, seed)
         return corrupted.load_domains(name, severity, folder=folder, seed=seed, progress=progress).notes
+    if name == "scenes":
+        return ("scenes are drawn when needed: there is nothing to fetch",)
+    if name == "masked":
+        raise UserError("masked is a folder of yours: there is nothing to fetch; use it with folder=PATH")
     if name not in CLEAN:
-        raise unknown("data set", name, CLEAN | CORRUPTED)
+        raise unknown("data set", name, CLEAN | CORRUPTED | DENSE)
     return tuple(f"{split}: {len(load(name, split, folder, progress)):,} images" for split in SPLITS)
 
 

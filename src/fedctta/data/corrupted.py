@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,16 @@ class Domains:
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     notes: tuple[str, ...]
+    dense: ClassVar[bool] = False  # a label an image
+
+    @property
+    def count(self) -> int:
+        """Number of images in every domain."""
+        return len(self.labels)
+
+    def labels_of(self, name: str) -> NDArray[np.int64]:
+        """Return the labels [n] of a domain."""
+        return self.labels
 
 
 def load_domains(

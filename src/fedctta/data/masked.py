@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data import scenes
+from fedctta.data.corrupted import Domains
 from fedctta.data.mask_layouts import IGNORE, INVALID, LAYOUTS, Layout, Pair, find
 from fedctta.errors import UserError, unknown
 
@@ -36,6 +37,34 @@ class MaskedDomains:
     labels: dict[str, NDArray[np.uint8]]
     classes: tuple[str, ...]
     notes: tuple[str, ...]
+    dense: ClassVar[bool] = True  # a label a pixel
+
+    @property
+    def count(self) -> int:
+        """Number of images in the smallest domain."""
+        return min(len(self.images[name]) for name in self.names)
+
+    def labels_of(self, name: str) -> NDArray[np.uint8]:
+        """Return the masks [n_d, H, W] of a domain."""
+        return self.labels[name]
+
+
+AnyDomains = Domains | MaskedDomains
+
+
+def evened(data: MaskedDomains, seed: int) -> MaskedDomains:
+    """Take as many images of every domain as the smallest has, drawn by the seed; all where all have as many.
+
+    So a client can stay equally long in every domain, and no domain counts more than another.
+    """
+    if all(len(data.images[name]) == data.count for name in data.names):
+        return data
+    rng = np.random.default_rng((seed, 41))
+    drawn = {name: np.sort(rng.permutation(len(data.images[name]))[: data.count]) for name in data.names}
+    images = {name: data.images[name][drawn[name]] for name in data.names}
+    labels = {name: data.labels[name][drawn[name]] for name in data.names}
+    notes = (*data.notes, f"{data.count} images of every domain, as many as the smallest has, drawn by the seed")
+    return MaskedDomains(data.names, images, labels, data.classes, notes)
 
 
 def scenes_domains(names: Sequence[str] = tuple(scenes.SHIFTS), *, split: str = "test", seed: int = 0) -> MaskedDomains:

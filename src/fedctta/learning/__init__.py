@@ -24,13 +24,34 @@ from fedctta.machine import hardware
 from fedctta.network import Network, Tensors
 from fedctta.registry import parameter_types, read
 
-__all__ = ["METHODS", "HeadTraining", "RateTraining", "Shards", "deal", "learn_heads", "learn_rates", "train_method"]
+__all__ = [
+    "METHODS",
+    "HeadTraining",
+    "RateTraining",
+    "Shards",
+    "deal",
+    "learn_heads",
+    "learn_rates",
+    "read_training",
+    "train_method",
+]
 
 OnRound = Callable[[int, int, float], None]
 """Called after every round with the rounds done, the rounds in all, and the mean loss of the last one."""
 
 METHODS: dict[str, RateTraining | HeadTraining] = {"atp": RateTraining(), "fedthe": HeadTraining()}
 """The methods that learn at the source, and how by default."""
+
+
+def read_training(name: str, options: Mapping[str, Any]) -> RateTraining | HeadTraining:
+    """Return how a method learns: its entry in METHODS, changed by `options`; text is read as the field's type."""
+    if name not in METHODS:
+        raise unknown("method that learns at the source", name, METHODS)
+    hints = parameter_types(type(METHODS[name]))
+    for key in options:
+        if key not in hints:
+            raise unknown(f"option of method={name}", key, hints)
+    return replace(METHODS[name], **{key: read(value, hints[key], key) for key, value in options.items()})
 
 
 def train_method(
@@ -41,17 +62,8 @@ def train_method(
     options: Mapping[str, Any],
     on_round: OnRound | None = None,
 ) -> tuple[Tensors, dict[str, Any]]:
-    """Let a method learn from labelled source images, uint8 [n, H, W, 3]: tensors for a file, and their card.
-
-    `options` change fields of the method's entry in METHODS; text is read as the field's type.
-    """
-    if name not in METHODS:
-        raise unknown("method that learns at the source", name, METHODS)
-    hints = parameter_types(type(METHODS[name]))
-    for key in options:
-        if key not in hints:
-            raise unknown(f"option of method={name}", key, hints)
-    training = replace(METHODS[name], **{key: read(value, hints[key], key) for key, value in options.items()})
+    """Let a method learn from labelled source images, uint8 [n, H, W, 3]: tensors for a file, and their card."""
+    training = read_training(name, options)
     shards = deal(images, labels, training)
     if isinstance(training, RateTraining):
         tensors, losses = learn_rates(network, shards, training, on_round)

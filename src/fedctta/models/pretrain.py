@@ -113,28 +113,42 @@ def train(
     pixels, targets = as_tensor(images).to(device), as_tensor(labels).to(device, torch.int64)
     module.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     optimizer = _optimizer(module, recipe, fused=device.type == "cuda")
-    size = min(recipe.batch, len(pixels))
-    steps = len(pixels) // size
     generator = torch.Generator().manual_seed(recipe.seed)
     with torch.backends.cudnn.flags(enabled=True, benchmark=bf16, deterministic=not bf16):
         for epoch in range(recipe.epochs):
-            total = torch.zeros((), device=device)
-            for step, (x, index) in enumerate(_batches(pixels, size, recipe, generator)):
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(recipe, (epoch + step / steps) / recipe.epochs)
-                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    logits = module(x)
-                loss = _loss(logits.float(), targets[index], recipe)
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                total += loss.detach()
-            mean = total.item() / steps
+            mean = train_epoch(module, pixels, targets, recipe, optimizer, generator, epoch, bf16)
             if not math.isfinite(mean):
                 raise UserError(f"training diverged in epoch {epoch + 1} (loss {mean}): lower the recipe's lr")
             if on_progress is not None:
                 on_progress(epoch + 1, recipe.epochs, mean)
     return module.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload, no-any-return]
+
+
+def train_epoch(
+    module: nn.Module,
+    pixels: Tensor,
+    targets: Tensor,
+    recipe: Recipe,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+    epoch: int,
+    bf16: bool = False,
+) -> float:
+    """Train for epoch number `epoch` of `recipe.epochs` on tensors of the module's device; return the mean loss."""
+    size = min(recipe.batch, len(pixels))
+    steps = len(pixels) // size
+    total = torch.zeros((), device=pixels.device)
+    for step, (x, index) in enumerate(_batches(pixels, size, recipe, generator)):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(recipe, (epoch + step / steps) / recipe.epochs)
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=bf16):
+            logits = module(x)
+        loss = _loss(logits.float(), targets[index], recipe)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        total += loss.detach()
+    return total.item() / steps
 
 
 @torch.no_grad()

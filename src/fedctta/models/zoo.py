@@ -1,7 +1,8 @@
 """Trained weights: where they lie, how they are written and read, and the card that tells their story.
 
 A checkpoint is `<model>-<dataset>.safetensors` with `<model>-<dataset>.json`, its card, beside it; one by another
-recipe carries its name at the end (`resnet8-cifar10-paper`). Some come with the package; `fedctta pretrain` puts
+recipe carries its name at the end (`resnet8-cifar10-paper`), and so does one trained by clients
+(`resnet8-cifar10-fedavg`). Some come with the package; `fedctta pretrain` puts
 others into the user's cache. Nothing is ever unpickled.
 """
 
@@ -22,6 +23,9 @@ from fedctta.files import whole
 from fedctta.models import ARCHITECTURES, build
 
 PACKAGED = Path(__file__).parent / "weights"
+
+FEDERATIONS = ("none", "fedavg")
+"""How source clients train together; all but "none" are part of a checkpoint's name."""
 
 
 def weights_of(model: str) -> str:
@@ -65,11 +69,22 @@ def load_model(model: str, dataset: str, classes: int = 10, weights: str | Path 
         clean, trained = dataset.removesuffix("-c"), weights_of(model)
         raise UserError(
             f"no {recipe}{' ' if recipe else ''}weights of {trained} for {clean}: run `fedctta pretrain "
-            f"model={trained} dataset={clean}{' recipe=' if recipe else ''}{recipe}`, or give the path of a "
-            ".safetensors file"
+            f"model={trained} dataset={clean}{_words(recipe)}`, or give the path of a .safetensors file"
         )
     load_weights(module, path)
     return module.eval()
+
+
+def variant(recipe: str, federation: str) -> str:
+    """Return what a checkpoint's name ends in: "" for the standard recipe, "paper", "fedavg" or "paper-fedavg"."""
+    return "-".join(word for word in (recipe, federation) if word not in ("standard", "none"))
+
+
+def _words(variant: str) -> str:
+    """Return the words by which `fedctta pretrain` makes a variant."""
+    before, _, last = variant.rpartition("-")
+    recipe, federation = (before, last) if last in FEDERATIONS[1:] else (variant, "")
+    return (recipe and f" recipe={recipe}") + (federation and f" federation={federation}")
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
@@ -103,8 +118,13 @@ def save_weights(module: nn.Module, path: Path, card: Mapping[str, Any], half: b
         name: tensor.detach().to("cpu", dtypes[half and tensor.ndim > 1]).contiguous()
         for name, tensor in _state(module).items()
     }
+    save_tensors(tensors, path, card)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, card: Mapping[str, Any]) -> None:
+    """Write tensors, on the CPU, to `path` and `card` beside them."""
     with whole(path) as part:
-        save_file(tensors, part)
+        save_file(dict(tensors), part)
     with whole(path.with_suffix(".json")) as part:
         part.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 

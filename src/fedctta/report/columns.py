@@ -20,11 +20,14 @@ ORACLE = "Oracle (upper bound)"
 _NAMES = {
     **{"local": "Local", "fedavg": "FedAvg", "fedctta": "FedCTTA", "oracle": ORACLE},
     **{"fedavgm": "FedAvgM", "fedamp": "FedAMP", "pfedgraph": "pFedGraph", "ldawa": "L-DAWA", "fedbn": "FedBN"},
-    **{"cfl": "CFL", "fedtsa": "FedTSA", "pfedbbn": "pFedBBN"},
+    **{"cfl": "CFL", "fedtsa": "FedTSA", "pfedbbn": "pFedBBN", "ugsa": "UGSA"},
 }
 _ORDER = {NO_ADAPT: 0, "Local": 1, "FedAvg": 2, ORACLE: 4}  # any other method stands between, as it came
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
-_SURROUNDINGS = ("severity", "model", "clients", "batch", "slots", "samples", "order")
+_SURROUNDINGS = (
+    *("severity", "model", "clients", "batch", "slots", "samples", "order"),
+    *("stragglers", "delay", "stale", "decay", "precision"),
+)
 
 
 @dataclass(frozen=True)

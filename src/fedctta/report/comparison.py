@@ -20,6 +20,7 @@ from fedctta.report.text import number, roomy
 
 Grid = tuple[list[str], list[list[str]]]
 DIFFERENCE, PAPER = "difference", "paper"
+LESS_IS_BETTER = ("forgetting", "seconds")
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,16 @@ class Comparison:
     axis: str = ""
     text: str = ""
     runs: Mapping[tuple[str, str], tuple[Record, ...]] = field(default_factory=dict)
+    metric: str = "accuracy"
 
     def best(self, column: int) -> frozenset[str]:
-        """Return the labels with the highest mean of a column; the upper bound does not compete."""
+        """Return the labels with the best mean of a column; the upper bound does not compete."""
         found = {
             line.label: round(line.entries[column].mean, 2)
             for line in self.lines
             if isfinite(line.entries[column].mean) and not line.label.startswith(ORACLE)
         }
-        top = max(found.values(), default=nan)
+        top = (min if self.metric in LESS_IS_BETTER else max)(found.values(), default=nan)
         return frozenset(label for label, mean in found.items() if mean == top and len(found) > 1)
 
     def missing(self) -> dict[str, list[str]]:

@@ -19,12 +19,13 @@ from fedctta.records import Record
 from fedctta.report.colours import pens
 from fedctta.report.columns import Column, arrange, flat, methods
 from fedctta.report.figures import collaboration_figure, cost_figure, domain_figure, time_figure
+from fedctta.report.masks import masks_figure
 from fedctta.report.page import page
 from fedctta.report.table import Published, results_table
 
 _LISTS = {
     *("accuracy_by_domain", "accuracy_by_client", "accuracy_by_slot"),
-    *("class_accuracy", "major_by_client", "minor_by_client"),
+    *("class_accuracy", "major_by_client", "minor_by_client", "miou_by_domain"),
 }  # these have tables of their own
 
 
@@ -87,7 +88,8 @@ def _tables(records: Sequence[Record], named: Sequence[dict[str, Any]]) -> dict[
         plain = {key: value for key, value in record.summary().items() if key not in _LISTS}
         results.append(name | flat(plain))
         for k, domain in enumerate(record.domains):
-            by_domain.append(name | {"domain": domain} | _counts(record, record.domain == k))
+            overlap = {"miou": record.miou_by_domain.get(domain)} if record.dense else {}
+            by_domain.append(name | {"domain": domain} | _counts(record, record.domain == k) | overlap)
         at_slot = {"seen": record.seen.sum(1), "correct": record.correct.sum(1)}
         by_slot += [name | {"slot": t} | row for t, row in enumerate(_rows(at_slot))]
         at_client = {"seen": record.seen.sum(0), "correct": record.correct.sum(0)}
@@ -150,3 +152,5 @@ def _figures(columns: Sequence[Column]) -> Iterator[tuple[str, Figure]]:
         yield f"accuracy_by_domain{tail}", domain_figure(column, colours)
         yield f"collaboration{tail}", collaboration_figure(column)
         yield f"cost{tail}", cost_figure(column, colours)
+        if (masks := masks_figure(column)) is not None:
+            yield f"masks{tail}", masks

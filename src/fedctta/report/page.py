@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from html import escape
 from importlib.resources import files
 from math import isfinite
@@ -12,8 +13,9 @@ from typing import Any
 
 from fedctta.records import Record
 from fedctta.report.columns import ORACLE, arrange, flat, methods, varying
+from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
-from fedctta.report.table import Cell, Table
+from fedctta.report.table import OVERLAP, Cell, Table
 from fedctta.report.text import human_bytes, number
 
 _SCRIPTS = ("page.js", "lines.js", "dots.js", "matrix.js")
@@ -21,13 +23,16 @@ _SCRIPTS = ("page.js", "lines.js", "dots.js", "matrix.js")
 
 def page(records: Sequence[Record], table: Table, title: str) -> str:
     """Return the page's text: every word of a run is escaped, and a missing number is null, never NaN."""
-    data = payload(arrange(records))
+    columns = arrange(records)
+    data = payload(columns)
     parts = {
+        "counted": "pixels" if table.dense else "images",
+        "masks": masks_section(columns),
         "title": escape(title),
         "style": _asset("page.css"),
         "lead": _lead(records, table),
         "results": _results(table),
-        "measures": _by_method(table, _MEASURES, _measures),
+        "measures": _by_method(table, (*OVERLAP * table.dense, *_MEASURES), partial(_measures, dense=table.dense)),
         "cost": _by_method(table, _COSTS, _costs),
         "settings": _settings(records),
         "data": _json(data),
@@ -140,8 +145,15 @@ def _by_method(table: Table, names: Sequence[str], values: Callable[[Cell], list
     return _plain_table(head, lines, words=min(2, len(table.columns)))
 
 
-def _measures(cell: Cell) -> list[str]:
-    shares = (cell.mean_class_accuracy, cell.macro_f1, cell.worst_client, cell.major, cell.minor)
+def _measures(cell: Cell, dense: bool = False) -> list[str]:
+    shares = (
+        *(cell.miou, cell.dice) * dense,
+        cell.mean_class_accuracy,
+        cell.macro_f1,
+        cell.worst_client,
+        cell.major,
+        cell.minor,
+    )
     rest = (cell.calibration_error, cell.mean_entropy)
     return [*(number(value) for value in (*shares, *rest)), number(cell.absent_classes, 0)]
 

@@ -21,6 +21,7 @@ from fedctta.report.text import human_bytes, number, roomy
 
 Published = Mapping[str, Mapping[str, Any]]
 Grid = tuple[list[str], list[list[str]]]
+OVERLAP = ("mIoU", "Dice")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ class Cell:
     calibration_error: float
     mean_entropy: float  # in nats
     absent_classes: float
+    miou: float = nan  # of dense runs
+    dice: float = nan
+    forgetting: float = nan  # in points, where it was measured
+
+    @property
+    def dense(self) -> bool:
+        """Whether every pixel was predicted."""
+        return isfinite(self.miou)
 
     @property
     def difference(self) -> float:
@@ -77,6 +86,16 @@ class Table:
         """Say whether the paper gives any number of this column."""
         return any(cell and isfinite(cell.published) for cell in (row.cells[column] for row in self.rows))
 
+    @property
+    def dense(self) -> bool:
+        """Whether any run predicted every pixel."""
+        return any(cell and cell.dense for row in self.rows for cell in row.cells)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether forgetting was measured anywhere."""
+        return any(cell and isfinite(cell.forgetting) for row in self.rows for cell in row.cells)
+
     def markdown(self) -> str:
         """Return Markdown, best values in bold; other measures, and where columns are many costs, in tables below."""
         return "\n".join(_markdown(grid) for grid in self._grids(bold="**{}**", clean=_no_bars))
@@ -85,7 +104,8 @@ class Table:
         """Return one line a method and column, full precision, empty where a number is not known."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        names = list(Cell.__dataclass_fields__)
+        unknown = {"miou": self.dense, "dice": self.dense, "forgetting": self.forgets}
+        names = [n for n in Cell.__dataclass_fields__ if unknown.get(n, True)]
         writer.writerow(["method", "column", *names])
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
@@ -104,15 +124,18 @@ class Table:
         return [(accuracy[0] + cost[0][2:], body), alone]
 
     def _measure_grid(self, clean: Any) -> Grid:
-        head = ["method", "column", "class mean", "macro F1", "worst client", "ECE"]
+        head = ["method", "column", *OVERLAP * self.dense, "class mean", "macro F1", "worst client", "ECE"]
+        head += ["forgetting"] * self.forgets
         body = [
             [
                 clean(row.label),
                 clean(column),
+                *(number(value) for value in (cell.miou, cell.dice) if self.dense),
                 number(cell.mean_class_accuracy),
                 number(cell.macro_f1),
                 number(cell.worst_client),
                 number(cell.calibration_error),
+                *(number(value) for value in (cell.forgetting,) if self.forgets),
             ]
             for row in self.rows
             for column, cell in zip(self.columns, row.cells, strict=True)
@@ -210,6 +233,9 @@ def _cell(runs: Sequence[Record], published: float) -> Cell:
         calibration_error=100 * mean("calibration_error"),
         mean_entropy=mean("mean_entropy"),
         absent_classes=mean("absent_classes"),
+        miou=100 * mean("miou") if all(run.dense for run in runs) else nan,
+        dice=100 * mean("dice") if all(run.dense for run in runs) else nan,
+        forgetting=100 * mean("forgetting"),
     )
 
 

@@ -21,6 +21,7 @@ class Sampler:
     """How images are dealt to clients."""
 
     name: ClassVar[str]
+    by_class: ClassVar[bool] = False  # True: an image's class decides who sees it, so it must have one
 
     def share(self, images: int, clients: int) -> int:
         """Return how many images a client can have."""
@@ -50,12 +51,12 @@ def by_proportions(labels: Indices, proportions: NDArray[np.float64], need: int,
     if counts[top] < 0:  # rounding up many small classes took more than the largest has
         raise UserError(f"{need} images cannot be dealt to {len(proportions)} classes: give every client more of them")
     drawn = []
-    for k, count in enumerate(counts):
+    for k in np.flatnonzero(counts):
         members = np.flatnonzero(labels == k)
-        if count and not len(members):
+        if not len(members):
             raise UserError(f"class {k} has no image to draw from: use samples=disjoint")
-        rounds = -(-count // max(1, len(members)))
-        drawn.append(np.concatenate([rng.permutation(members) for _ in range(rounds)] or [members[:0]])[:count])
+        rounds = -(-counts[k] // len(members))
+        drawn.append(np.concatenate([rng.permutation(members) for _ in range(rounds)])[: counts[k]])
     return rng.permutation(np.concatenate(drawn)).astype(np.int64)
 
 

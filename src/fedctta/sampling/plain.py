@@ -43,4 +43,5 @@ class Overlap(Sampler):
             raise UserError(
                 f"{need} images a client are more than the {len(labels)} there are: use fewer slots or a smaller batch"
             )
-        return np.stack([rng.permutation(len(labels))[:need] for _ in range(clients)])
+        # Copies, so that the rest of every client's shuffle can be forgotten.
+        return np.stack([rng.permutation(len(labels))[:need].copy() for _ in range(clients)])

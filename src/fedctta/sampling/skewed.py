@@ -17,6 +17,7 @@ class Dirichlet(Sampler):
     """Give every client class proportions of its own, drawn from Dirichlet(delta): the smaller, the more skewed."""
 
     name: ClassVar[str] = "dirichlet"
+    by_class: ClassVar[bool] = True
     delta: float = 0.1
 
     def __post_init__(self) -> None:
@@ -38,6 +39,7 @@ class LongTail(Sampler):
     """Make some classes rare for everybody: the rarest is `ratio` times as frequent as the commonest."""
 
     name: ClassVar[str] = "longtail"
+    by_class: ClassVar[bool] = True
     ratio: float = 0.01
 
     def __post_init__(self) -> None:

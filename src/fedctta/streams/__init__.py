@@ -7,26 +7,30 @@ read one slot at a time. Labels and domains leave a stream for the metrics only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedctta.data.corrupted import Domains
+from fedctta.data.masked import AnyDomains, MaskedDomains, evened
 from fedctta.errors import UserError
 from fedctta.registry import Registry
 from fedctta.sampling import Sampler, in_bursts
 from fedctta.sampling.plain import Disjoint
 
 ABSENT = -1
+PICTURE = 192
 Order = Literal["shuffled", "bursts"]
 
 
 class Slot(NamedTuple):
-    """One time step: images[A, B, H, W, 3] (uint8) and labels[A, B] of the A active clients, domain[N] (-1: absent)."""
+    """One time step: images[A, B, H, W, 3] (uint8) and labels[A, B] of the A active clients, domain[N] (-1: absent).
+
+    Dense data have labels[A, B H W], one a pixel, 255 where none counts.
+    """
 
     images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     domain: NDArray[np.int32]
 
 
@@ -48,10 +52,11 @@ class Schedule:
 class Stream:
     """A schedule with its images: `domain[T, N]` and `samples[N, S, B]`, the k-th batch of a client in any domain."""
 
-    data: Domains
+    data: AnyDomains
     domain: NDArray[np.int32]
     samples: NDArray[np.int64]
     visit: NDArray[np.int32]  # [T, N]: how often the client has met this domain before
+    delay: NDArray[np.int64] | None = None  # [T, N]: by how many rounds an upload is late; None: none ever is
 
     def __len__(self) -> int:
         return len(self.domain)
@@ -71,18 +76,65 @@ class Stream:
         active = np.flatnonzero(self.domain[t] != ABSENT)
         samples = self.samples[active, self.visit[t, active]]
         images = np.empty((*samples.shape, *self.shape), np.uint8)
+        like = self.data.labels_of(self.data.names[0])
+        labels = np.empty((*samples.shape, *like.shape[1:]), like.dtype)
         for k in np.unique(self.domain[t, active]):
             here = self.domain[t, active] == k
             images[here] = self.data.images[self.data.names[k]][samples[here]]
-        return Slot(images, self.data.labels[samples], self.domain[t])
+            labels[here] = self.data.labels_of(self.data.names[k])[samples[here]]
+        return Slot(images, labels.reshape(len(active), np.prod(labels.shape[1:], dtype=int)), self.domain[t])
 
-    def class_counts(self) -> NDArray[np.int32]:
-        """Return how many images of every class every client sees in every domain, [D, N, K]; for metrics only."""
+    def joined(self, t: int) -> NDArray[np.bool_]:
+        """Return who is there in slot t and was not in the one before; in the first nobody, for all begin alike."""
+        came: NDArray[np.bool_] = (self.domain[t] != ABSENT) & (self.domain[max(t - 1, 0)] == ABSENT)
+        return came
+
+    def class_counts(self) -> NDArray[Any]:
+        """Return how many images of every class every client sees in every domain, [D, N, K]; for metrics only.
+
+        Of dense data these are pixels, those that count for nothing left out.
+        """
+        if isinstance(self.data, MaskedDomains):
+            return self._pixel_counts(self.data)
         counts = np.zeros((len(self.data.names), self.clients, len(self.data.classes)), np.int32)
-        slot, client = np.nonzero(self.domain != ABSENT)
-        labels = self.data.labels[self.samples[client, self.visit[slot, client]]]
-        np.add.at(counts, (self.domain[slot, client][:, None], client[:, None], labels), 1)
+        for domain, visit in zip(self.domain, self.visit, strict=True):
+            client = np.flatnonzero(domain != ABSENT)
+            labels = self.data.labels[self.samples[client, visit[client]]]
+            np.add.at(counts, (domain[client][:, None], client[:, None], labels), 1)
         return counts
+
+    def _pixel_counts(self, data: MaskedDomains) -> NDArray[np.int64]:
+        counts = np.zeros((len(data.names), self.clients, len(data.classes)), np.int64)
+        for k, name in enumerate(data.names):
+            by_image = np.stack([np.bincount(mask.ravel(), minlength=256) for mask in data.labels[name]])
+            slot, client = np.nonzero(self.domain == k)
+            met = by_image[self.samples[client, self.visit[slot, client]], : len(data.classes)]
+            np.add.at(counts[k], client, met.sum(1))
+        return counts
+
+    def farewells(self) -> list[tuple[int, int, int]]:
+        """Return (domain, slot, client) of the last slot in which every domain is met, and the first client there."""
+        found = []
+        for k in range(len(self.data.names)):
+            met = np.argwhere(self.domain == k)
+            if len(met):
+                t = int(met[-1, 0])
+                found.append((k, t, int(met[met[:, 0] == t][0, 1])))
+        return found
+
+    def pictures(self, predicted: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return, of dense data, the first image of every domain's last batch: [D, H, W, 5].
+
+        The channels are red, green, blue, the true class and the `predicted` one, [D, H, W]. Large images are thinned
+        out to a side of at most `PICTURE`.
+        """
+        found = np.zeros((*predicted.shape, 5), np.uint8)
+        for k, t, client in self.farewells():
+            first, name = self.samples[client, self.visit[t, client], 0], self.data.names[k]
+            truth = self.data.labels_of(name)[first]
+            found[k] = np.dstack([self.data.images[name][first], truth, predicted[k]])
+        step = -(-max(predicted.shape[1:]) // PICTURE)
+        return found[:, ::step, ::step]
 
     @property
     def spatial_heterogeneity(self) -> float:
@@ -99,19 +151,31 @@ class Stream:
 
 def build(
     schedule: Schedule,
-    data: Domains,
+    data: AnyDomains,
     clients: int,
     slots: int,
     batch: int,
     seed: int,
     sampler: Sampler | None = None,
     order: Order = "shuffled",
+    stragglers: float = 0.0,
+    delay: int = 3,
 ) -> Stream:
     """Lay out a schedule over a data set.
 
     The sampler (by default `disjoint`) deals images to clients; a client sees the same images in the same order in
-    every domain, as in the papers. With `order="bursts"` its classes arrive one after another.
+    every domain, as in the papers. With `order="bursts"` its classes arrive one after another. A share `stragglers` of
+    all uploads comes late, by 1 to `delay` rounds. Dense data whose domains differ in size are made even (see
+    `data.masked.evened`).
     """
+    sampler = sampler or Disjoint()
+    if isinstance(data, MaskedDomains):
+        if sampler.by_class or order == "bursts":
+            asked, remedy = f"order={order}", "order=shuffled"
+            if sampler.by_class:
+                asked, remedy = f"samples={sampler.name}", "samples=disjoint"
+            raise UserError(f"{asked} needs one class an image, and these have one a pixel: use {remedy}")
+        data = evened(data, seed)
     for key, value in (("clients", clients), ("slots", slots), ("batch", batch)):
         if value < 1:
             raise UserError(f"{key}={value} must be at least 1")
@@ -121,10 +185,19 @@ def build(
     visit = _visits(domain, len(data.names))
     rng = np.random.default_rng((seed, 17))
     need = int(visit.max() + 1) * batch
-    chosen = (sampler or Disjoint()).deal(data.labels, clients, need, rng)
+    labels = np.zeros(data.count, np.int64) if isinstance(data, MaskedDomains) else data.labels
+    chosen = sampler.deal(labels, clients, need, rng)
     if order == "bursts":
-        chosen = in_bursts(chosen, data.labels, rng)
-    return Stream(data, domain, chosen.reshape(clients, -1, batch).astype(np.int64), visit)
+        chosen = in_bursts(chosen, labels, rng)
+    late = late_uploads(domain.shape, stragglers, delay, seed)
+    return Stream(data, domain, chosen.reshape(clients, -1, batch).astype(np.int64), visit, late)
+
+
+def late_uploads(shape: tuple[int, ...], share: float, most: int, seed: int) -> NDArray[np.int64] | None:
+    """Draw by how many rounds the upload of every slot and client is late: a `share` of them by 1 to `most`."""
+    rng = np.random.default_rng((seed, 31))
+    late = rng.random(shape) < share
+    return np.where(late, rng.integers(1, most + 1, shape), 0) if share else None
 
 
 def _visits(domain: NDArray[np.int32], domains: int) -> NDArray[np.int32]:

@@ -1,0 +1,82 @@
+"""Whether a way fits into memory, told before it is tried: on a CPU the system would end the whole process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedctta.adapters import adapters
+from fedctta.aggregators.fedtsa import FedTSA
+from fedctta.bench.cells import Cell
+from fedctta.models import build
+from fedctta.network import Network, Tensors
+
+SHARE = 0.9  # of what is free may be taken
+
+
+class Bytes(NamedTuple):
+    """Memory on the host and on the device (which may be the host as well)."""
+
+    host: float
+    device: float
+
+
+class _Sizes(NamedTuple):
+    model: int
+    own: int
+    private: int
+
+
+def needed(cell: Cell, way: str) -> Bytes:
+    """Return roughly what all clients' tensors take at the worst moment; those of single passes come on top."""
+    model, own, private = (cell.clients * size for size in _sizes(cell.model, cell.adapter))
+    how, slots = FedTSA().training, FedTSA().constants.window
+    masks = 4 * how.epochs * slots * cell.clients * (slots + cell.clients) if cell.aggregator == "fedtsa" else 0
+    return {
+        "a": Bytes(0, 0),
+        "b": Bytes(masks, 4 * own + 3 * private + masks),  # before, adapted, in chunks, mixed
+        "c": Bytes(masks, model + own + private + masks),
+        "d": Bytes(model + 3 * own + private, private),  # model, upload, average, its copy; Adam's stays on the device
+    }[way]
+
+
+def shortage(cell: Cell, way: str, device: torch.device) -> str | None:
+    """Say what is missing, if anything."""
+    need = needed(cell, way)
+    if device.type == "cpu":
+        need = Bytes(need.host + need.device, 0)
+    for place, wanted, free in (("memory", need.host, _free_host()), ("GPU memory", need.device, _free_device(device))):
+        if free is not None and wanted > SHARE * free:
+            return f"needs about {wanted / 1e9:.1f} GB of {place}, and {free / 1e9:.1f} are free"
+    return None
+
+
+@lru_cache
+def _sizes(model: str, adapter: str) -> _Sizes:
+    network = Network(build(model))
+    client = adapters.create(adapter).init(network)
+    return _Sizes(*(_bytes(tensors) for tensors in (network.state, client.own, client.private)))
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _free_device(device: torch.device) -> float | None:
+    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else None
+
+
+def _free_host() -> float | None:
+    """What the system, and a container's limit, leave; None where that is not known."""
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        found.append(1024.0 * int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]))
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(float(limit - used))
+    return min(found, default=None)

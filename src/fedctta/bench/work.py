@@ -1,0 +1,75 @@
+"""The work of one cell, the same for all ways: a model with random weights and a stream of random images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedctta.bench.cells import Cell
+from fedctta.data.corrupted import Domains
+from fedctta.machine import Precision
+from fedctta.models import build
+from fedctta.models.inputs import to_input
+from fedctta.rounds import Federation
+from fedctta.settings import Experiment
+from fedctta.streams import Stream
+from fedctta.workshop import Workshop
+
+POOL = 1000  # images to draw from: pixels do not matter for speed
+
+
+@dataclass(frozen=True)
+class Work:
+    """So many rounds of one cell on a device."""
+
+    cell: Cell
+    rounds: int
+    device: torch.device
+    precision: Precision = "float32"
+
+    @cached_property
+    def source(self) -> nn.Module:
+        """The source model, on the CPU."""
+        return build(self.cell.model).eval()
+
+    @cached_property
+    def data(self) -> Domains:
+        """One domain of random images, in memory as bytes."""
+        random = np.random.default_rng(0)
+        count = max(POOL, self.rounds * self.cell.batch)
+        images = random.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        return Domains(("noise",), {"noise": images}, random.integers(0, 10, count), tuple("0123456789"), ())
+
+    @cached_property
+    def stream(self) -> Stream:
+        """Which images every client sees in every round."""
+        return self._assemble()[1]
+
+    def federation(self) -> Federation:
+        """Make the federation just as `fedctta run` does, its lifting included."""
+        return self._assemble()[0]
+
+    def _assemble(self) -> tuple[Federation, Stream]:
+        experiment = Experiment(
+            dataset="noise",
+            model=self.cell.model,
+            adapter=self.cell.adapter,
+            aggregator=self.cell.aggregator,
+            stream="iid",
+            samples="overlap",
+            clients=self.cell.clients,
+            batch=self.cell.batch,
+            slots=self.rounds,
+            precision=self.precision,
+        )
+        parts = Workshop({"model": self.source, "dataset": self.data}).assemble(experiment, self.device)
+        return parts[0], parts[1]
+
+    def read(self, t: int) -> tuple[Tensor, Tensor]:
+        """Return images x[N, B, 3, H, W] on the device and their labels[N, B] on the CPU."""
+        slot = self.stream.slot(t)
+        return to_input(slot.images, self.device), torch.from_numpy(slot.labels)

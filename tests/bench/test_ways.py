@@ -1,0 +1,83 @@
+"""The four ways do every round, pass the images they say, and average alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedctta.adapters import adapters
+from fedctta.aggregators.fedtsa import FedTSA
+from fedctta.bench import ways
+from fedctta.bench.block import train_block
+from fedctta.bench.cells import PASSES, SIGNALS, Cell
+from fedctta.bench.servers import make_weigh
+from fedctta.bench.work import Work
+
+CPU = torch.device("cpu")
+
+
+def work(adapter="bn", aggregator="fedavg", clients=3, batch=2, rounds=2):
+    return Work(Cell("resnet8-w16", adapter, aggregator, clients, batch), rounds, CPU)
+
+
+@pytest.mark.parametrize("way", ways.WAYS)
+@pytest.mark.parametrize(("adapter", "aggregator"), [*((a, "fedctta") for a in PASSES), ("bn", "fedavg")])
+def test_a_way_ticks_once_a_round(way, adapter, aggregator):
+    ticks = []
+    ways.WAYS[way](work(adapter, aggregator), lambda: ticks.append(way))
+    assert len(ticks) == 2
+
+
+@pytest.mark.parametrize("aggregator", SIGNALS)
+def test_plain_inference_passes_as_many_images_as_the_cell_says(aggregator):
+    job, seen = work("tent", aggregator, clients=3, batch=2), []
+    assert len(job.stream) == 2  # made before counting, for making it tries the model on
+    job.source.register_forward_pre_hook(lambda model, inputs: seen.append(len(inputs[0])))
+    ways.plain(job, lambda: None)
+    assert sum(seen) == 2 * job.cell.clients * job.cell.passes
+
+
+def test_plain_inference_does_not_pass_too_many_at_once(monkeypatch):
+    monkeypatch.setattr(ways, "CPU_OWN_WEIGHTS", 4)
+    job, seen = work(clients=3, batch=2), []
+    job.source.register_forward_pre_hook(lambda model, inputs: seen.append(len(inputs[0])))
+    ways.plain(job, lambda: None)
+    assert max(seen) == 4
+
+
+def test_ours_is_what_run_would_assemble():
+    federation = work("tent", "fedctta").federation()
+    assert federation.adapter == adapters.create("tent")
+    assert federation.server.clients == 3
+    assert "vmap" in federation.server.lift.__name__
+
+
+def test_both_loops_average_alike():
+    job = work("bn")
+    x, _ = job.read(0)
+    clients = [ways.CLIENTS["bn"](job.source) for _ in x]
+    for client, batch in zip(clients, x, strict=True):
+        client.adapt(batch)
+    weights = torch.rand(3, 3).softmax(1)
+    states = [{name: tensor.clone() for name, tensor in client.upload().items()} for client in clients]
+    expected = [ways.average(states, row) for row in weights.tolist()]
+    ways._mix(clients, weights)
+    for client, state in zip(clients, expected, strict=True):
+        torch.testing.assert_close(client.upload(), state)
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("aggregator", ["fedctta", "fedtsa"])
+def test_weights_are_row_stochastic(aggregator, published):
+    weigh = make_weigh(aggregator, CPU, published)
+    for _ in range(2):
+        weights = weigh([torch.rand(8) for _ in range(4)])
+    assert weights.shape == (4, 4)
+    torch.testing.assert_close(weights.sum(1), torch.ones(4))
+    assert (weights >= 0).all()
+
+
+def test_the_block_weighs_clients_alike_higher():
+    x = torch.eye(2)[[0, 0, 1, 1]][:, None].repeat(1, 5, 8) * 3
+    weights = train_block(x, FedTSA("code", epochs=5).training)
+    assert weights[0, 1] > 2 * weights[0, 2]

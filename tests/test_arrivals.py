@@ -1,0 +1,252 @@
+"""Rounds in which not everybody is there, and uploads that come late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedctta.adapters import adapters
+from fedctta.aggregators import Server, Uploads, aggregators, restrict
+from fedctta.aggregators.fedavg import FedAvg
+from fedctta.clients import by_vmap
+from fedctta.rounds import Federation, Late, State, simulate
+from fedctta.streams import ABSENT, build
+from fedctta.streams.arrivals import Arrivals
+from fedctta.streams.clusters import NIID
+
+METHODS = sorted(aggregators.classes())
+
+
+def federation(network, adapter="bn", aggregator="fedavg", clients=4, late=None, **parameters):
+    server = Server(network, by_vmap, 0, (3, 8, 8), clients, lambda count: torch.zeros(count, 3, 8, 8))
+    method = aggregators.create(aggregator, parameters) if isinstance(aggregator, str) else aggregator
+    return Federation(
+        adapters.create(adapter, {"side": 8} if adapter == "rotta" else {}), method, server, 1, late or Late()
+    )
+
+
+def slow(aggregator):
+    return {"epochs": 2} if aggregator == "fedtsa" else {}
+
+
+@pytest.mark.parametrize("aggregator", METHODS)
+@pytest.mark.parametrize("adapter", ["bn", "tent", "bpa"])
+def test_with_all_there_and_on_time_a_run_is_the_synchronous_one_bit_for_bit(
+    aggregator, adapter, tiny_network, domains
+):
+    if (aggregator == "fedbn" and adapter == "bn") or aggregator == "pfedbbn":
+        pytest.skip("does not aggregate what this adapter owns")
+    stream = build(NIID(clusters=2), domains, clients=4, slots=2, batch=4, seed=0)
+    punctual = replace(stream, delay=np.zeros_like(stream.domain, dtype=np.int64))
+    plain = simulate(federation(tiny_network, adapter, aggregator, **slow(aggregator)), stream)
+    mailed = simulate(federation(tiny_network, adapter, aggregator, **slow(aggregator)), punctual)
+    assert torch.equal(plain.correct, mailed.correct)
+    assert torch.equal(plain.entropy, mailed.entropy)
+    assert torch.equal(plain.matrices, mailed.matrices)
+    assert torch.equal(plain.bytes, mailed.bytes)
+
+
+class Watching(FedAvg):
+    """FedAvg that writes down what it is shown."""
+
+    def __init__(self):
+        object.__setattr__(self, "seen", [])
+
+    def collaborate(self, server, uploads, memory):
+        self.seen.append(uploads)
+        return super().collaborate(server, uploads, memory)
+
+
+def rounds(federation, network, delays, active=None):
+    """Play one round for every row of delays on random batches; return states and outcomes."""
+    state, told = federation.start(), []
+    generator = torch.Generator().manual_seed(0)
+    for t, delay in enumerate(torch.tensor(delays)):
+        there = torch.ones(len(delay), dtype=torch.bool) if active is None else torch.tensor(active[t])
+        x = torch.rand(int(there.sum()), 4, 3, 8, 8, generator=generator)
+        with torch.no_grad():
+            state, outcome = federation.play(state, t, x, there, None, None, delay)
+        told.append((state, outcome))
+    return told
+
+
+def test_a_late_upload_comes_when_it_is_due_with_the_trust_of_its_age(tiny_network):
+    watching = Watching()
+    played = rounds(
+        federation(tiny_network, aggregator=watching, clients=2, late=Late(decay=0.5)),
+        tiny_network,
+        [[0, 2], [0, 3], [0, 0], [0, 0]],
+        active=[[True, True], [True, False], [True, False], [True, False]],
+    )
+    trusts = [uploads.trust.tolist() for uploads in watching.seen]
+    assert trusts == [[1, 0], [1, 0], [1, 0.25], [1, 0]]
+    name = next(iter(watching.seen[0].own))
+    sent = played[0][0].clients.own[name][1]  # it keeps its model: what it holds is what it sent
+    assert torch.equal(watching.seen[2].own[name][1], sent)
+    assert played[2][1].collaboration[0].tolist() == pytest.approx([0.8, 0.2])
+    assert played[2][1].collaboration[1].tolist() == [0, 1]
+
+
+def test_a_late_upload_may_be_refused(tiny_network):
+    watching = Watching()
+    rounds(
+        federation(tiny_network, aggregator=watching, clients=2, late=Late("refuse")),
+        tiny_network,
+        [[0, 1], [0, 0]],
+        active=[[True, True], [True, False]],
+    )
+    assert [uploads.trust.tolist() for uploads in watching.seen] == [[1, 0], [1, 0]]
+
+
+def test_what_is_newer_counts(tiny_network):
+    watching = Watching()
+    rounds(federation(tiny_network, aggregator=watching, clients=2), tiny_network, [[0, 1], [0, 0]])
+    assert watching.seen[1].trust.tolist() == [1, 1]
+    name = next(iter(watching.seen[0].own))
+    assert not torch.equal(watching.seen[1].own[name][1], watching.seen[0].own[name][1])
+
+
+def test_who_is_late_takes_no_part_and_keeps_its_model(tiny_network):
+    alone = rounds(federation(tiny_network, aggregator="local", clients=2), tiny_network, [[0, 0]])
+    late = rounds(federation(tiny_network, clients=2), tiny_network, [[0, 3]])
+    for name, tensor in late[0][0].clients.own.items():
+        assert torch.equal(tensor[1], alone[0][0].clients.own[name][1])
+    assert torch.equal(late[0][1].logits[1], alone[0][1].logits[1])
+
+
+@pytest.mark.parametrize("aggregator", METHODS)
+@pytest.mark.parametrize("present", range(5))
+def test_every_aggregator_works_with_any_number_present(aggregator, present, tiny_network):
+    """From nobody to all, from the first round on; those away keep what they have."""
+    adapter = adapters.create("bbn" if aggregator == "pfedbbn" else "tent")
+    played = Federation(adapter, aggregators.create(aggregator, slow(aggregator)), federation(tiny_network).server, 1)
+    state, generator = played.start(), torch.Generator().manual_seed(1)
+    there = torch.arange(4) < present
+    domain = torch.where(there, torch.arange(4) % 2, ABSENT) if played.aggregator.upper_bound else None
+    for t in range(3):
+        x = torch.rand(4, 4, 3, 8, 8, generator=generator)
+        before, late = state, (~there).long()
+        with torch.no_grad():
+            state, outcome = played.play(state, t, x, torch.ones(4, dtype=torch.bool), domain, None, late * 99)
+        assert outcome.logits.isfinite().all()
+        assert all(tensor.isfinite().all() for tensor in state.clients.own.values())
+        if outcome.collaboration is not None:
+            torch.testing.assert_close(outcome.collaboration.sum(1), torch.ones(4))
+            assert torch.equal(outcome.collaboration[~there], torch.eye(4)[~there])
+            assert (outcome.collaboration[there][:, ~there] == 0).all()
+    assert before.clients.own.keys() == state.clients.own.keys()
+
+
+def test_a_newcomer_starts_from_what_the_server_keeps(tiny_network):
+    """After client 0's visit client 1 begins where the server's model is, and client 2 has not been touched."""
+    played = federation(tiny_network, "tent", "ugsa", clients=3)
+    stream_active = [[True, False, False], [False, True, False]]
+    state, generator = played.start(), torch.Generator().manual_seed(0)
+    source = state.clients.own
+    with torch.no_grad():
+        for t, there in enumerate(torch.tensor(stream_active)):
+            x = torch.rand(1, 4, 3, 8, 8, generator=generator)
+            kept = played.aggregator.keeps(state.memory)
+            joined = there if t else None
+            if t:
+                greeted = played._welcome(state, x, there, there)
+                assert all(torch.equal(greeted.own[name][1], kept[name]) for name in kept)
+                assert any(not torch.equal(greeted.own[name][1], source[name][1]) for name in kept)
+                assert all(torch.equal(greeted.own[name][2], source[name][2]) for name in kept)
+            state, _ = played.play(state, t, x, there, None, joined)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_pattern_of_joins_leaves_and_late_uploads(data, tiny_network):
+    """200 rounds: models stay finite, rows of W sum to one, and those away are left as they were, memory and all."""
+    seed = data.draw(st.integers(0, 2**16))
+    clients = data.draw(st.integers(1, 5))
+    aggregator = data.draw(st.sampled_from(["fedavg", "fedctta", "ugsa", "fedavgm", "cfl", "pfedgraph"]))
+    late = data.draw(st.sampled_from([Late(), Late("refuse"), Late(decay=1.0)]))
+    adapter = data.draw(st.sampled_from(["bn", "tent", "bpa", "rotta"]))
+    presence, lateness = data.draw(st.floats(0.05, 0.95)), data.draw(st.floats(0, 0.9))
+    rng = np.random.default_rng(seed)
+    played = federation(tiny_network, adapter, aggregator, clients, late)
+    state, was_there = played.start(), np.zeros(clients, bool)
+    generator = torch.Generator().manual_seed(seed)
+    for t in range(200):
+        there = rng.random(clients) < presence
+        delay = np.where(rng.random(clients) < lateness, rng.integers(1, 5, clients), 0)
+        if not there.any():
+            was_there = there
+            continue
+        active, joined = torch.from_numpy(there), torch.from_numpy(there & ~was_there)
+        x = torch.rand(int(there.sum()), 4, 3, 8, 8, generator=generator)
+        before = state
+        with torch.no_grad():
+            state, outcome = played.play(
+                state, t, x, active, None, joined if t and joined.any() else None, torch.from_numpy(delay)
+            )
+        weights = outcome.collaboration
+        torch.testing.assert_close(weights.sum(1), torch.ones(clients))
+        assert outcome.logits.isfinite().all()
+        away = ~active
+        assert all(torch.equal(new[away], before.clients.own[name][away]) for name, new in state.clients.own.items())
+        for name, new in state.clients.private.items():  # an absent client's memory is untouched
+            assert torch.equal(new[away], before.clients.private[name][away])
+        was_there = there
+    assert all(tensor.isfinite().all() for tensor in state.clients.own.values())
+
+
+def test_no_clients_data_are_in_anothers_memory(tiny_network):
+    """RoTTA keeps images: those of a client are its own, whatever the others send and receive."""
+    played = federation(tiny_network, "rotta", "fedavg", clients=3)
+    state, generator = played.start(), torch.Generator().manual_seed(0)
+    everybody = torch.ones(3, dtype=torch.bool)
+    for t in range(6):
+        x = torch.rand(3, 4, 3, 8, 8, generator=generator) * 0.2 + torch.tensor([0.0, 0.3, 0.6]).view(3, 1, 1, 1, 1)
+        with torch.no_grad():
+            state, _ = played.play(state, t, x, everybody, None, None, torch.tensor([0, t % 2, 0]))
+    images = next(t for name, t in state.clients.private.items() if t.dim() == 5)
+    for i, (low, high) in enumerate([(0.0, 0.25), (0.25, 0.55), (0.55, 1.0)]):
+        kept = images[i][images[i].flatten(1).any(1)]
+        assert len(kept)
+        assert (kept.mean((1, 2, 3)) > low).all()
+        assert (kept.mean((1, 2, 3)) < high).all()
+
+
+def test_an_interrupted_run_with_letters_on_their_way_continues_to_the_same_numbers(tiny_network, domains, tmp_path):
+    stream = build(NIID(clusters=2), domains, clients=4, slots=3, batch=4, seed=0, stragglers=0.6, delay=2)
+    whole = simulate(federation(tiny_network, "tent", "fedavg"), stream)
+    path = tmp_path / "place"
+
+    def stop(t, tally):
+        if t == 2:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        simulate(federation(tiny_network, "tent", "fedavg"), stream, checkpoint=path, save_every=0.0, on_round=stop)
+    continued = simulate(federation(tiny_network, "tent", "fedavg"), stream, checkpoint=path)
+    assert torch.equal(whole.correct, continued.correct)
+    assert torch.equal(whole.entropy, continued.entropy)
+
+
+def test_absent_clients_cost_nothing(tiny_network, domains):
+    """Of ten clients one is there: as many bytes as for it alone."""
+    stream = build(Arrivals(stay=1), domains, clients=4, slots=1, batch=4, seed=0)
+    one = build(Arrivals(stay=1), domains, clients=1, slots=1, batch=4, seed=0)
+    many = simulate(federation(tiny_network, clients=4), stream)
+    single = simulate(federation(tiny_network, clients=1), one)
+    assert (many.bytes == 4 * single.bytes).all()
+
+
+def test_restriction_weights_columns_by_trust_and_rows_by_who_receives():
+    w = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    found = restrict(w, torch.tensor([True, False]), torch.tensor([1.0, 0.5]))
+    torch.testing.assert_close(found, torch.tensor([[2 / 3, 1 / 3], [0.0, 1.0]]))
+
+
+def test_uploads_of_this_round_are_trusted_by_default():
+    assert Uploads({}, {}, torch.tensor([True])).trust is None
+    assert State.__annotations__.keys() == {"clients", "memory", "post"}

@@ -1,0 +1,186 @@
+"""Runs that predict every pixel, from data to record and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedctta.data.masked import MaskedDomains
+from fedctta.errors import UserError
+from fedctta.experiment import run
+from fedctta.measures import by_domain, overall
+from fedctta.models.dense import judge
+from fedctta.network import Network
+from fedctta.records import Record
+from fedctta.settings import Experiment
+from fedctta.streams import build
+from fedctta.streams.clusters import IID
+from fedctta.tally import Tally
+from fedctta.workshop import public_images
+
+SIDE, CLASSES = 8, 3
+SMALL = {"clients": 2, "slots": 2, "batch": 3, "niid.clusters": 2, "device": "cpu"}
+
+
+class Dense(nn.Module):
+    """Logits for every pixel."""
+
+    def __init__(self, classes=CLASSES):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Linear(6, classes)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.conv(x))).movedim(1, -1)).movedim(-1, 1)
+
+
+@pytest.fixture
+def module():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Dense().eval()
+
+
+@pytest.fixture
+def data():
+    random = np.random.default_rng(0)
+    names, sizes = ("near", "far"), (12, 14)
+    images = {n: random.integers(0, 256, (k, SIDE, SIDE, 3), np.uint8) for n, k in zip(names, sizes, strict=True)}
+    labels = {n: random.integers(0, CLASSES, images[n].shape[:3]).astype(np.uint8) for n in names}
+    for masks in labels.values():
+        masks[:, :2] = 255
+    return MaskedDomains(names, images, labels, ("x", "y", "z"), ("a note",))
+
+
+@pytest.fixture
+def play(data, module):
+    return lambda **values: run(**{"dataset": data, "model": module, **SMALL, **values})
+
+
+def test_a_dense_network_has_a_row_for_every_pixel(module):
+    x = torch.rand(2, 3, 4, 6)
+    output, logits = Network(module, dense=True)({}, x), module(x)
+    assert output.logits.shape == (2 * 4 * 6, CLASSES)
+    torch.testing.assert_close(output.logits[24 + 6 * 2 + 5], logits[1, :, 2, 5])
+    torch.testing.assert_close(output.features @ module.head.weight.T + module.head.bias, output.logits)
+
+
+def test_the_head_of_a_dense_network_is_its_last_layer_if_it_sees_one_pixel():
+    last = nn.Conv2d(4, CLASSES, 1)
+    body = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()]
+    network, x = Network(nn.Sequential(*body, last), dense=True), torch.rand(2, 3, 4, 4)
+    output = network({}, x)
+    assert network.classifier == "2"
+    torch.testing.assert_close(output.features @ last.weight.flatten(1).T + last.bias, output.logits)
+    assert not Network(nn.Sequential(*body, nn.Conv2d(4, CLASSES, 3)), dense=True).has_features
+
+
+def test_ignored_pixels_are_counted_nowhere(data):
+    stream = build(IID(), data, clients=2, slots=1, batch=3, seed=0)
+    tally = Tally(stream, np.zeros(0, np.int64), torch.device("cpu"))
+    slot = stream.slot(0)
+    labels = torch.from_numpy(slot.labels)
+    truth = labels.long().clamp(max=CLASSES - 1)
+    sure = 9.0 * nn.functional.one_hot(truth, CLASSES).float()
+    sure[labels == 255] = torch.tensor([0.0, 0.0, 9.0])
+    tally.record(0, sure, labels, torch.from_numpy(slot.domain))
+    counted = 3 * (SIDE - 2) * SIDE
+    assert tally.seen()[0].tolist() == tally.correct[0].tolist() == [counted, counted]
+    assert int(tally.predicted.sum()) == int(tally.right.sum()) == int(tally.calibration[:, 0].sum()) == 2 * counted
+    assert int(tally.calibration[:, 2].sum()) == 2 * counted
+    alone = sure[labels != 255].log_softmax(-1)
+    assert float(tally.entropy[0, 0]) == pytest.approx(-float((alone.exp() * alone).sum(-1).mean()), rel=1e-4)
+    assert tally.accuracy(1) == 1
+    first = slot.labels[0, : SIDE * SIDE].reshape(SIDE, SIDE)
+    assert (tally.masks[0].numpy() == np.where(first == 255, 2, first)).all()
+
+
+def test_counts_agree_and_overlap_is_that_of_the_confusion_matrix(play, data, module):
+    (record,) = play(adapter="none")
+    assert record.class_seen.sum() == record.seen.sum() == record.class_predicted.sum()
+    assert record.class_right.sum() == record.correct.sum()
+    assert record.seen.max() == 3 * (SIDE - 2) * SIDE
+    assert record.class_seen.dtype == record.class_right.dtype == np.int64
+    network = Network(module, dense=True)
+    stream = build(IID(), data, clients=2, slots=2, batch=3, seed=0)
+    confusion = torch.zeros(CLASSES, CLASSES)
+    for t in range(len(stream)):
+        slot = stream.slot(t)
+        for images, labels in zip(slot.images, slot.labels, strict=True):
+            with torch.no_grad():
+                guess = network({}, torch.from_numpy(images).movedim(-1, 1) / 255).logits.argmax(-1).numpy()
+            valid = labels != 255
+            np.add.at(confusion.numpy(), (labels[valid], guess[valid]), 1)
+    expected = judge(confusion)
+    assert record.accuracy == pytest.approx(expected["pixel_accuracy"])
+    assert record.miou == pytest.approx(expected["miou"])
+    assert overall(record, "miou") == pytest.approx(100 * record.miou)
+    assert overall(record, "dice") == pytest.approx(100 * record.dice)
+    assert by_domain(record, "miou") == pytest.approx({k: 100 * v for k, v in record.miou_by_domain.items()})
+
+
+@pytest.mark.parametrize(
+    "values", [{"adapter": "tent", "aggregator": "fedctta"}, {"aggregator": "fedavg", "lift": "loop"}]
+)
+def test_a_run_leaves_a_record_a_summary_and_a_report(play, tmp_path, values):
+    result = play(**values, out=tmp_path)
+    (summary,) = result.summaries()
+    json.dumps(summary, allow_nan=False)
+    assert {"miou", "dice", "miou_by_domain", "pixels"} <= set(summary)
+    assert "severity" not in summary
+    assert summary["classes"] == ["x", "y", "z"]
+    assert any("as the smallest has" in note for note in summary["notes"])
+    (again,) = play(**values, out=tmp_path, resume=True)
+    assert again.summary() == summary
+    np.testing.assert_array_equal(again.pictures, result.records[0].pictures)
+    assert again.dense
+    page = result.write_report(tmp_path)
+    assert "Predicted masks" in page.read_text(encoding="utf-8")
+    assert (tmp_path / "masks.png").stat().st_size > 1000
+    assert "| mIoU | Dice |" in result.table().markdown()
+
+
+def test_what_is_kept_of_earlier_domains_is_measured_by_pixels(data, module):
+    plain = {key: value for key, value in SMALL.items() if "." not in key}
+    (record,) = run(dataset=data, model=module, adapter="none", stream="iid", retention=4, **plain)
+    assert np.nanmax(record.retained) <= 1
+    assert record.forgetting == 0
+
+
+def test_a_record_without_pictures_is_not_dense(play, tmp_path):
+    (record,) = play()
+    path = tmp_path / "old.safetensors"
+    replace(record, pictures=np.zeros((0, 0, 0, 5), np.uint8)).save(path)
+    old = Record.load(path)
+    assert not old.dense
+    assert "miou" not in old.summary()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"adapter": "lame"}, "adapter 'lame' works on whole images"),
+        ({"samples": "dirichlet"}, "samples=dirichlet needs one class an image"),
+        ({"model": "resnet8"}, "model=resnet8 does not fit data with a class for every pixel: use model=unet"),
+        ({"model": Dense(classes=4)}, "3 classes"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(192, CLASSES))}, "does not predict every pixel"),
+    ],
+)
+def test_what_does_not_fit_is_told(play, values, said):
+    with pytest.raises(UserError, match=said):
+        play(**values)
+
+
+def test_a_dense_model_does_not_fit_plain_images(domains):
+    with pytest.raises(UserError, match="model=unet does not fit data with one class an image: use model=resnet8"):
+        run(dataset=domains, model="unet", **SMALL)
+
+
+def test_public_images_of_scenes_are_clean_and_a_folder_has_none():
+    assert public_images(Experiment(dataset="scenes"), 3, torch.device("cpu")).shape == (3, 3, 48, 48)
+    with pytest.raises(UserError, match="dataset=masked has no images that all know"):
+        public_images(Experiment(dataset="masked"), 3, torch.device("cpu"))
