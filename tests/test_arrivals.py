@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, aggregators, restrict
 from fedctta.aggregators.fedavg import FedAvg
-from fedctta.clients import by_vmap
+from fedctta.clients import by_loop, by_vmap
 from fedctta.rounds import Federation, Late, State, simulate
 from fedctta.streams import ABSENT, build
 from fedctta.streams.arrivals import Arrivals
@@ -109,6 +109,15 @@ def test_what_is_newer_counts(tiny_network):
     assert watching.seen[1].trust.tolist() == [1, 1]
     name = next(iter(watching.seen[0].own))
     assert not torch.equal(watching.seen[1].own[name][1], watching.seen[0].own[name][1])
+
+
+@pytest.mark.parametrize("lift", [by_vmap, by_loop])
+def test_when_all_are_late_nobody_receives(lift, tiny_network):
+    played = federation(tiny_network, "bpa", "ugsa", clients=2)
+    played = replace(played, server=replace(played.server, lift=lift))
+    state, outcome = rounds(played, tiny_network, [[2, 1]])[0]
+    assert torch.equal(outcome.collaboration, torch.eye(2))
+    assert outcome.logits.isfinite().all()
 
 
 def test_who_is_late_takes_no_part_and_keeps_its_model(tiny_network):

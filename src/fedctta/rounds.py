@@ -160,6 +160,8 @@ class Federation:
         if receive is active and len(x) == len(active):
             return put(clients, slice(None), self._each(self.adapter.receive, clients, x))
         who = receive.nonzero().squeeze(1)
+        if not len(who):
+            return clients
         return put(clients, who, self._each(self.adapter.receive, take(clients, who), x[receive[active]]))
 
     def _late(
