@@ -115,7 +115,7 @@ def test_what_is_newer_counts(tiny_network):
 def test_when_all_are_late_nobody_receives(lift, tiny_network):
     played = federation(tiny_network, "bpa", "ugsa", clients=2)
     played = replace(played, server=replace(played.server, lift=lift))
-    state, outcome = rounds(played, tiny_network, [[2, 1]])[0]
+    _state, outcome = rounds(played, tiny_network, [[2, 1]])[0]
     assert torch.equal(outcome.collaboration, torch.eye(2))
     assert outcome.logits.isfinite().all()
 
