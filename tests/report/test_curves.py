@@ -49,6 +49,13 @@ def test_groups_are_clients_that_meet_the_same(fake: Fake) -> None:
     assert second.stretches == ((0, 1),)
 
 
+def test_a_client_that_leaves_is_away(fake: Fake) -> None:
+    domain = np.array([[0, -1], [0, 2], [-1, 2]], np.int32)
+    first, second = groups(replace(fake(rounds=3, clients=2), domain=domain))
+    assert first.stretches == ((0, 0), (2, -1))
+    assert second.stretches == ((0, -1), (1, 2))
+
+
 def test_spread_out_keeps_both_ends() -> None:
     assert spread_out(750, 4).tolist() == [0, 250, 499, 749]
     assert spread_out(2, 10).tolist() == [0, 1]

@@ -58,7 +58,7 @@ class Group:
     """Clients that walk through the same domains, and the rounds at which each stretch begins."""
 
     clients: tuple[int, ...]
-    stretches: tuple[tuple[int, int], ...]  # (first round, domain)
+    stretches: tuple[tuple[int, int], ...]  # (first round, domain; -1: away)
 
     @property
     def name(self) -> str:
@@ -74,12 +74,11 @@ class Group:
 
 
 def groups(record: Record) -> tuple[Group, ...]:
-    """Gather the clients of a run by what they meet."""
-    known = known_domain(record.domain)
+    """Gather the clients of a run by what they meet and when they are away."""
     together: dict[bytes, list[int]] = {}
-    for client in range(known.shape[1]):
-        together.setdefault(known[:, client].tobytes(), []).append(client)
-    return tuple(Group(tuple(clients), _stretches(known[:, clients[0]])) for clients in together.values())
+    for client in range(record.domain.shape[1]):
+        together.setdefault(record.domain[:, client].tobytes(), []).append(client)
+    return tuple(Group(tuple(clients), _stretches(record.domain[:, clients[0]])) for clients in together.values())
 
 
 def spread_out(count: int, most: int) -> NDArray[np.int64]:
