@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedctta.data.shapes import load
+from fedctta.errors import UserError
 from fedctta.settings import Experiment
 from fedctta.workshop import Workshop, affordable_slots, public_images
 
@@ -27,3 +29,10 @@ def test_data_and_models_are_loaded_once(domains, tiny_module):
     first, _, _ = workshop.assemble(experiment, torch.device("cpu"))
     second, _, _ = workshop.assemble(experiment, torch.device("cpu"))
     assert first.network is second.network
+
+
+@pytest.mark.parametrize("dataset", ["shapes-c", "scenes"])
+@pytest.mark.parametrize("keys", [{"size": 64}, {"layout": "folders"}])
+def test_keys_for_folders_of_masks_are_refused_elsewhere(dataset, keys):
+    with pytest.raises(UserError, match=f"no effect on {dataset}"):
+        Workshop({}).assemble(Experiment(dataset=dataset, **keys), torch.device("cpu"))

@@ -35,8 +35,8 @@ def hardware(device: torch.device) -> str:
 def arithmetic(precision: Precision = "float32") -> Iterator[None]:
     """Repeatable kernels on CUDA, so that a seed gives the same numbers every time.
 
-    float32 computes in full; tf32 rounds the factors of convolutions and matrix products to 10 bits, which is about
-    twice as fast. On a CPU both are float32.
+    float32 computes in full; tf32 rounds the factors of convolutions and matrix products to 10 bits, which is faster
+    where these take the time. On a CPU both are float32.
     """
     rounded = precision == "tf32"
     matmul = torch.backends.cuda.matmul.allow_tf32

@@ -107,6 +107,8 @@ class Workshop:
             return check_domains(given)
         if isinstance(given, MaskedDomains):
             return check_masked(given)
+        if dataset != "masked" and (layout, size) != ("auto", None):
+            raise UserError(f"layout and size are for dataset=masked and have no effect on {dataset}: drop them")
         place = None if folder is None else Path(folder)
         if dataset in DENSE:
             return load_dense(dataset, domains, place, severity=severity, layout=layout, size=size)
