@@ -46,8 +46,9 @@ def test_overlap_by_hand():
     assert score("dice", SEEN[None], RIGHT[None], PREDICTED[None]) == macro_f1(SEEN, RIGHT, PREDICTED)
 
 
-def test_major_and_minor_class_of_every_client():
-    seen = np.array([[10, 0, 40], [7, 6, 0]])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_major_and_minor_class_of_every_client(kind):
+    seen = np.array([[10, 0, 40], [7, 6, 0]], kind)
     right = np.array([[5, 0, 30], [7, 3, 0]])
     major, minor = major_and_minor(seen, right)
     assert major.tolist() == [0.75, 1.0]

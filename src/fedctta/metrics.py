@@ -48,8 +48,9 @@ def mean_iou(seen: Counts, right: Counts, predicted: Counts) -> float:
 
 def major_and_minor(seen: Counts, right: Counts) -> tuple[Floats, Floats]:
     """Accuracies [N] of each client's most and least frequent class, of counts [N, K]; classes it never saw aside."""
+    seen = np.asarray(seen)
     major = np.argmax(seen, axis=-1)
-    minor = np.argmin(np.where(seen > 0, seen, np.iinfo(np.int64).max), axis=-1)
+    minor = np.argmin(np.where(seen > 0, seen, np.iinfo(seen.dtype).max), axis=-1)
     accuracy = share(right, seen)
     who = np.arange(len(seen))
     return accuracy[who, major], accuracy[who, minor]
