@@ -29,6 +29,7 @@ FORMS = [
     ("fedctta", {"redraw": "round"}),
     ("fedctta", {"statistics": "received"}),
     ("fedctta", {"neighbours": 9}),  # with fewer than there are clients: test_neighbours
+    ("kin", {}),
     ("fedavgm", {}),
     ("fedavgm", {"variant": "code", "restart": 2}),
     ("fedamp", {}),
@@ -239,6 +240,15 @@ def test_mixing_equal_models_gives_them_back(clients, shape, seed):
     weights = torch.rand(clients, clients, generator=generator).softmax(1)
     model = torch.rand(shape, generator=generator).expand(clients, *shape)
     torch.testing.assert_close(mix(weights, {"a": model})["a"], model.contiguous())
+
+
+@given(st.permutations(range(1, 4)), st.integers(0, 10))
+def test_mixing_keeps_the_order_in_memory(order, seed):
+    weights, rows = torch.rand(3, 3, generator=torch.Generator().manual_seed(seed)), torch.rand(3, 2, 4, 3)
+    laid_out = rows.permute(0, *order).contiguous().permute(0, *(1 + torch.tensor(order).argsort()).tolist())
+    mixed = mix(weights, {"a": laid_out})["a"]
+    assert mixed.stride() == laid_out.stride()
+    torch.testing.assert_close(mixed, mix(weights, {"a": rows})["a"])
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.integers(0, 10))
