@@ -65,6 +65,13 @@ class Record:
         return _share(self.correct.sum(), self.seen.sum())
 
     @property
+    def accuracy_honest(self) -> float:
+        """Share of the images of clients that do not lie predicted right."""
+        honest = np.ones(self.seen.shape[1], bool)
+        honest[list(self.settings.get("lying", ()))] = False
+        return _share(self.correct[:, honest].sum(), self.seen[:, honest].sum())
+
+    @property
     def accuracy_by_domain(self) -> dict[str, float]:
         """Accuracy of every domain that was met."""
         masks = {name: self.domain == k for k, name in enumerate(self.domains)}
@@ -163,6 +170,7 @@ class Record:
             what: int(self.seen.sum()),
             **overlap,
             "accuracy": self.accuracy,
+            **({"accuracy_honest": _known(self.accuracy_honest)} if self.settings.get("lying") else {}),
             "accuracy_by_domain": self.accuracy_by_domain,
             "accuracy_by_client": [_known(value) for value in self.accuracy_by_client],
             "accuracy_by_slot": [_known(value) for value in self.accuracy_by_slot],

@@ -27,6 +27,7 @@ _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alo
 _SURROUNDINGS = (
     *("severity", "model", "clients", "batch", "slots", "samples", "order"),
     *("stragglers", "delay", "stale", "decay", "precision"),
+    *("robust", "cap", "clip", "trim", "liars", "lie", "noise", "epsilon", "delta", "min_batch"),
 )
 
 

@@ -1,0 +1,56 @@
+"""What an experiment asks for against liars and for privacy, put into a federation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fedctta.adapters.bn import BatchStatistics
+from fedctta.aggregators.local import Local
+from fedctta.errors import UserError
+from fedctta.liars import Liars, choose_liars
+from fedctta.privacy import Noise, noise_for
+from fedctta.robust import Robust
+from fedctta.rounds import Federation
+from fedctta.settings import Experiment
+from fedctta.traffic import signals_of
+
+
+def guarded(federation: Federation, experiment: Experiment, rounds: int) -> tuple[Federation, dict[str, Any]]:
+    """Return the federation with robust mixing, liars, noise and the least batch, and what to note of them."""
+    noted: dict[str, Any] = {}
+    if experiment.batch < experiment.min_batch and federation.aggregator.communicates:
+        federation = replace(federation, aggregator=Local())
+        noted["quiet"] = f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
+    robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
+    robust.check(federation.aggregator)
+    liars = noise = None
+    if experiment.liars:
+        who = choose_liars(federation.server.clients, experiment.liars, experiment.seed)
+        liars, noted["lying"] = Liars(who, experiment.lie, experiment.seed), list(who)
+    if (experiment.noise, experiment.epsilon) != (None, None) and federation.aggregator.communicates:
+        noise = choose_noise(experiment, federation)
+        noted["privacy"] = noise.spent(experiment.delta, len(federation.aggregations(rounds)))
+    if liars is None and noise is None and robust.way == "none":
+        return federation, noted
+    if federation.graphs == "always":
+        raise UserError("lift=graph cannot replay rounds with robust, liars or noise: use lift=auto")
+    return replace(federation, graphs="never", robust=robust, liars=liars, noise=noise), noted
+
+
+def choose_noise(experiment: Experiment, federation: Federation) -> Noise:
+    """Return the noise asked for; refuse uploads that it would not cover."""
+    adapter, aggregator, network = federation.adapter, federation.aggregator, federation.network
+    if not isinstance(adapter, BatchStatistics) or adapter.momentum != 1:
+        raise UserError(
+            "noise and epsilon cover the statistics of one batch only: use adapter=bn (with bn.momentum=1) or drop them"
+        )
+    if signals := signals_of(network, adapter.init(network), aggregator, federation.server.shape):
+        raise UserError(
+            f"noise and epsilon do not cover the {' and '.join(signals)} that {aggregator.name} asks for: use an"
+            " aggregator without signals, say fedavg, fedctta or pfedbbn"
+        )
+    if experiment.noise is not None:
+        return Noise(experiment.noise)
+    assert experiment.epsilon is not None
+    return Noise(noise_for(experiment.epsilon, experiment.delta))

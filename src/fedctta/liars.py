@@ -1,0 +1,78 @@
+"""Clients that lie to the server, to see what their peers suffer.
+
+What a liar uploads in place of its tensor theta, and of a signal s, with theta_0 the source model:
+
+    sign      2 theta_0 - theta (every change mirrored; variances stop at zero)       -s
+    scale     100 theta                                                              100 s
+    random    standard normal numbers, new in every round (|.| for variances)        the same
+
+A liar predicts with the model it really has and takes nothing from the server, so that it stays out of the comparison:
+what counts is the accuracy of the honest (`accuracy_honest` in the results).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedctta.aggregators import Uploads
+from fedctta.errors import UserError
+from fedctta.mailbox import choose_rows
+from fedctta.network import Tensors
+from fedctta.randomness import fork, keys, normal
+
+Lie = Literal["sign", "scale", "random"]
+SCALE = 100.0
+PURPOSE = 0x11A5  # keeps this chance apart from all other of the same seed
+
+
+def choose_liars(clients: int, count: int, seed: int) -> tuple[int, ...]:
+    """Return who lies: `count` of the clients, drawn from the seed."""
+    if count >= clients:
+        raise UserError(f"liars={count} leaves nobody honest of {clients} clients: use fewer liars")
+    order = np.random.default_rng([seed, PURPOSE]).permutation(clients)
+    return tuple(sorted(int(i) for i in order[:count]))
+
+
+@dataclass(frozen=True)
+class Liars:
+    """Who lies, and how."""
+
+    who: tuple[int, ...]
+    lie: Lie = "sign"
+    seed: int = 0
+
+    def mask(self, like: Tensor) -> Tensor:
+        """Return the liars as a mask[N]."""
+        mask = torch.zeros_like(like)
+        mask[list(self.who)] = True
+        return mask
+
+    def tamper(self, uploads: Uploads, source: Tensors, t: int) -> Uploads:
+        """Return the uploads of round t, the liars' replaced. They count in full, though liars do not receive."""
+        who = self.mask(uploads.active)
+        key = fork(fork(keys(self.seed, 1, uploads.active.device)[0], PURPOSE), t)
+        own = {
+            name: choose_rows(who, self._about(tensor, source[name], name, fork(key, k)), tensor)
+            for k, (name, tensor) in enumerate(sorted(uploads.own.items()))
+        }
+        signals = {
+            name: choose_rows(who, self._about(tensor, None, name, fork(key, len(own) + k)), tensor)
+            for k, (name, tensor) in enumerate(sorted(uploads.signals.items()))
+        }
+        order = {name: own[name] for name in uploads.own}  # sums over tensors round by their order
+        return uploads._replace(own=order, signals=signals, trust=uploads.active.float())
+
+    def _about(self, true: Tensor, source: Tensor | None, name: str, key: Tensor) -> Tensor:
+        variance = name.endswith("running_var")
+        if self.lie == "scale":
+            return SCALE * true
+        if self.lie == "random":
+            drawn = normal(key, true.shape).to(true.dtype)
+            return drawn.abs() if variance else drawn
+        mirrored = -true if source is None else 2 * source - true
+        return mirrored.clamp_min(0) if variance else mirrored

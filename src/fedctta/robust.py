@@ -1,0 +1,183 @@
+"""Mixing that a few broken or lying clients cannot spoil. Works on any aggregator's W, on N stacked uploads.
+
+Every way but `none` first refuses uploads that cannot be true: numbers that are not finite, negative variances, and a
+tensor of n numbers with ||theta|| > bound (||source|| + sqrt(n)). Who is refused keeps its model and counts nothing.
+
+    check      no more than that
+    cap        W_ij <= cap for peers j; what is over goes back to W_ii
+    clip       theta_j <- m + (theta_j - m) min(1, clip d / ||theta_j - m||) for every tensor, with m the median of all
+               uploads, number by number, and d the median of their distances to it; signals likewise. One's own share
+               of the mixture is one's own model as it was
+    median     every number of client i's mixture is the weighted median of the uploads' numbers, weights W_i
+    trimmed    their weighted mean, the share `trim` of the weight left out at either end
+
+Row i of W decides for client i alone, so that a client without peers of its kind is not outvoted by strangers. With
+more than half of W_i on oneself, the median is one's own model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedctta.aggregators import Aggregator, Mixing, Uploads, mix
+from fedctta.aggregators.neighbours import Neighbours
+from fedctta.errors import UserError
+from fedctta.mailbox import choose_rows
+from fedctta.network import Tensors
+
+Way = Literal["none", "check", "cap", "clip", "median", "trimmed"]
+BOUND = 10.0
+NEARLY_ALL = 0.499  # trimmed at either end, a mean is a median: of two middle values it is the mean
+NUMBERS_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True)
+class Robust:
+    """How uploads are admitted and mixed; `none` trusts all of them."""
+
+    way: Way = "none"
+    cap: float = 0.2
+    clip: float = 2.0
+    trim: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cap <= 1:
+            raise UserError(f"cap={self.cap} must lie above 0 and up to 1: it is the most that one peer may weigh")
+        if not 0 < self.clip < float("inf"):
+            raise UserError(f"clip={self.clip} must be above 0: it counts median distances, say 2")
+        if not 0 <= self.trim < 0.5:
+            raise UserError(f"trim={self.trim} must be at least 0 and below 0.5: it is left out at either end")
+
+    def check(self, aggregator: Aggregator) -> None:
+        """Refuse a way that would have no effect on this aggregator."""
+        mixes_itself = type(aggregator).keeps is not Aggregator.keeps
+        if mixes_itself and self.way in ("cap", "median", "trimmed"):
+            raise UserError(
+                f"robust={self.way} has no effect on {aggregator.name}, whose server moves a model of its own: use"
+                " robust=clip or check"
+            )
+
+    def admit(self, uploads: Uploads, receive: Tensor, source: Tensors) -> tuple[Uploads, Tensor]:
+        """Return what counts of the uploads, and who receives: not those who were refused."""
+        if self.way == "none":
+            return uploads, receive
+        fine = plausible(uploads, source)
+        uploads = without(uploads, ~fine, source)
+        if self.way == "clip":
+            own = {name: clipped(tensor, uploads.active, self.clip) for name, tensor in uploads.own.items()}
+            signals = {name: clipped(signal, uploads.active, self.clip) for name, signal in uploads.signals.items()}
+            uploads = uploads._replace(own=own, signals=signals)
+        return uploads, receive & fine
+
+    def limit(self, weights: Mixing) -> Mixing:
+        """Return W with no peer above the cap."""
+        return _for_each(weights, lambda w: capped(w, self.cap)) if self.way == "cap" else weights
+
+    def mix(self, weights: Mixing, own: Tensors, sent: Tensors) -> Tensors:
+        """Mix what was admitted; `sent` is what came in."""
+        if self.way in ("median", "trimmed"):
+            return trimmed(weights, own, NEARLY_ALL if self.way == "median" else self.trim)
+        mixed = mix(weights, own)
+        if self.way == "clip":
+            return {name: t + _rows(_oneself(weights, name), t) * (sent[name] - own[name]) for name, t in mixed.items()}
+        return mixed
+
+
+def plausible(uploads: Uploads, source: Tensors, bound: float = BOUND) -> Tensor:
+    """Return which uploads[N] can be true, by the numbers alone."""
+    fine = torch.ones_like(uploads.active)
+    for name, tensor in uploads.own.items():
+        rows, n = tensor.reshape(len(tensor), -1), tensor[0].numel()
+        fine = fine & (rows.norm(dim=1) <= bound * (source[name].norm() + n**0.5))  # nan and inf are not below
+        if name.endswith("running_var"):
+            fine = fine & (rows >= 0).all(1)
+    for signal in uploads.signals.values():
+        fine = fine & signal.reshape(len(signal), -1).isfinite().all(1)
+    return fine
+
+
+def without(uploads: Uploads, refused: Tensor, source: Tensors) -> Uploads:
+    """Return the uploads as if the refused ones had not come: rows of the source model, without weight."""
+    own = {name: choose_rows(refused, source[name].expand_as(tensor), tensor) for name, tensor in uploads.own.items()}
+    signals = {name: choose_rows(refused, torch.zeros_like(s), s) for name, s in uploads.signals.items()}
+    trust = uploads.active.float() if uploads.trust is None else uploads.trust
+    return Uploads(own, signals, uploads.active & ~refused, uploads.domain, torch.where(refused, 0, trust))
+
+
+def capped(weights: Tensor | Neighbours, cap: float) -> Tensor | Neighbours:
+    """Return W with peers' weights of at most `cap`; the excess goes back to oneself."""
+    if isinstance(weights, Neighbours):
+        peers = weights.weight[:, 1:].clamp_max(cap)
+        return Neighbours(weights.who, torch.cat([1 - peers.sum(1, keepdim=True), peers], 1))
+    oneself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
+    peers = weights.clamp_max(cap).masked_fill(oneself, 0)
+    return peers + torch.diag(1 - peers.sum(1))
+
+
+def clipped(stack: Tensor, active: Tensor, factor: float) -> Tensor:
+    """Pull rows of stack[N, ...] that are far from the median to `factor` times the median distance from it."""
+    if not stack.is_floating_point():
+        return stack
+    rows = stack.reshape(len(stack), -1)
+    middle = rows.masked_fill(~active[:, None], torch.nan).nanmedian(0).values
+    apart = rows - middle
+    distance = apart.norm(dim=1, keepdim=True)
+    most = factor * distance.masked_fill(~active[:, None], torch.nan).nanmedian()
+    near = middle + apart * (most / distance)
+    return torch.where(active[:, None] & (distance > most), near, rows).view_as(stack)
+
+
+def trimmed(weights: Mixing, own: Tensors, share: float) -> Tensors:
+    """Give client i, number by number, the mean of the uploads weighted by W_i, `share` of it cut off at either end.
+
+    With the numbers in order and c_k the weight up to the k-th, that one counts the part of [c_(k-1), c_k] that lies in
+    [share, 1 - share].
+    """
+
+    def one(name: str, tensor: Tensor) -> Tensor:
+        w = weights[name] if isinstance(weights, dict) else weights
+        rows = tensor.reshape(len(tensor), -1)
+        who, weight = (w.who, w.weight) if isinstance(w, Neighbours) else (None, w)
+        ranked = rows.sort(dim=0) if who is None else None  # the same for every receiver
+        step = max(1, NUMBERS_AT_ONCE // max(1, weight.shape[1] * rows.shape[1]))
+        parts = []
+        for start in range(0, len(rows), step):
+            here = slice(start, start + step)
+            if ranked is not None:
+                values, counts = ranked.values, weight[here][:, ranked.indices]
+            else:
+                values, order = rows[who[here]].sort(dim=1)  # type: ignore[index]
+                counts = weight[here].unsqueeze(-1).expand_as(values).gather(1, order)
+            parts.append(_inner_mean(values, counts, share))
+        return torch.cat(parts).view_as(tensor)
+
+    return {name: one(name, tensor) for name, tensor in own.items()}
+
+
+def _inner_mean(values: Tensor, counts: Tensor, share: float) -> Tensor:
+    """Mean of values[(R,) K, P] in ascending order, counted by counts[R, K, P], without `share` at either end."""
+    upto = counts.cumsum(1)
+    upto = (upto / upto[:, -1:]).clamp(share, 1 - share)
+    inside = torch.cat([upto[:, :1] - share, upto.diff(dim=1)], 1)
+    return (inside * values).sum(1) / inside.sum(1)  # 1 - 2 share, but for rounding, which a median would show
+
+
+def _oneself(weights: Mixing, name: str) -> Tensor:
+    w = weights[name] if isinstance(weights, dict) else weights
+    return w.weight[:, 0] if isinstance(w, Neighbours) else w.diagonal()
+
+
+def _rows(weight: Tensor, like: Tensor) -> Tensor:
+    return weight.view(-1, *[1] * (like.dim() - 1))
+
+
+def _for_each(weights: Mixing, change: Callable[[Tensor | Neighbours], Tensor | Neighbours]) -> Mixing:
+    if isinstance(weights, dict):
+        changed = {name: change(w) for name, w in weights.items()}
+        return {name: w for name, w in changed.items() if isinstance(w, Tensor)}
+    return change(weights)
