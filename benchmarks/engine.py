@@ -35,7 +35,8 @@ from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_pea
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model
 from fedctta.network import Network
-from fedctta.rounds import Federation, simulate
+from fedctta.rounds import Federation
+from fedctta.simulation import simulate
 from fedctta.streams import Stream, build
 from fedctta.streams.clusters import NIID
 

@@ -14,7 +14,8 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import Server, aggregators, restrict
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.clients import by_loop, by_vmap
-from fedctta.rounds import Federation, Late, simulate
+from fedctta.rounds import Federation, Late
+from fedctta.simulation import simulate
 from fedctta.streams import ABSENT, build
 from fedctta.streams.arrivals import Arrivals
 from fedctta.streams.clusters import NIID

@@ -106,7 +106,7 @@ def test_a_method_cannot_take_the_name_of_one_of_the_packages(play):
 
 def test_finished_runs_are_kept_and_interrupted_ones_resumed(play, tmp_path, monkeypatch):
     first = play(aggregator=["local", "fedavg"], out=tmp_path)
-    monkeypatch.setattr("fedctta.experiment.simulate", None)  # nothing may be played again
+    monkeypatch.setattr("fedctta.trial.simulate", None)  # nothing may be played again
     again = play(aggregator=["local", "fedavg"], out=tmp_path, resume=True)
     assert again.summaries() == first.summaries()
 
@@ -185,7 +185,7 @@ def test_a_missing_gpu_is_told(play):
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(play, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedctta.experiment.simulate", None)
+    monkeypatch.setattr("fedctta.trial.simulate", None)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         play(out=tmp_path / "file")

@@ -98,3 +98,20 @@ def test_a_model_without_norms_or_linear_says_so():
     assert not network.has_features
     with pytest.raises(UserError, match="'bn' needs BatchNorm"):
         network.require_norms("bn")
+
+
+def test_statistics_of_short_numbers_are_summed_in_full():
+    x = (3 + torch.randn(64, 5, 9, 9, generator=torch.Generator().manual_seed(0))).bfloat16()
+    short, full = batch_statistics(x), batch_statistics(x.float())
+    assert short.mean.dtype == short.var.dtype == torch.float32
+    torch.testing.assert_close(short, full, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.gpu
+def test_short_passes_give_nearly_the_same(tiny_module):
+    x = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
+    full, short = (Network(tiny_module, "cuda", short=short)({}, x, refreshed()) for short in (False, True))
+    assert short.logits.dtype == short.features.dtype == torch.float32
+    assert not torch.equal(short.logits, full.logits)
+    torch.testing.assert_close(short.logits, full.logits, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(short.statistics, full.statistics, atol=0.02, rtol=0.02)

@@ -13,7 +13,8 @@ from fedctta.errors import UserError
 from fedctta.metrics import forgetting
 from fedctta.models.inputs import to_input
 from fedctta.retention import Retention, ends_of_stays, reference
-from fedctta.rounds import Federation, simulate
+from fedctta.rounds import Federation
+from fedctta.simulation import simulate
 from fedctta.streams import build
 from fedctta.streams.arrivals import Arrivals
 

@@ -14,7 +14,8 @@ from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.clients import choose_lift
 from fedctta.errors import UserError
 from fedctta.models.inputs import to_input
-from fedctta.rounds import Federation, bytes_each, simulate
+from fedctta.rounds import Federation, bytes_each
+from fedctta.simulation import simulate
 from fedctta.streams import Stream, build
 from fedctta.streams.clusters import NIID
 from fedctta.streams.custom import Custom

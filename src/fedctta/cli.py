@@ -21,6 +21,8 @@ from fedctta.data import catalogue
 from fedctta.errors import UserError
 from fedctta.experiment import run as run_experiments
 from fedctta.files import require_writable
+from fedctta.fleet.cli import fleet_app
+from fedctta.fleet.device_cli import device
 from fedctta.method_training import LEARNT, learn
 from fedctta.models import ARCHITECTURES
 from fedctta.papers import load_paper, published
@@ -41,6 +43,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(invoke_without_command=True, help="List, fetch and check data sets.")
 app.add_typer(data_app, name="data")
+app.add_typer(fleet_app, name="fleet")
+app.command("device")(device)
 out = Console()
 err = Console(stderr=True)
 
@@ -55,6 +59,7 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep finished runs and continue an interrupted one.")
     ] = False,
+    jobs: Annotated[int, typer.Option(help="Runs played at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run experiments. Several values under one key (seed=0,1,2) are all run, on the same streams.
@@ -69,7 +74,9 @@ def run(
     name = Path(preset).stem if preset else "-".join(values.get("dataset", ["cifar10-c"]))
     folder = folder or Path("runs") / name
     try:
-        result = run_experiments(preset, out=folder, resume=resume, progress=not quiet, console=err, **values)
+        result = run_experiments(
+            preset, out=folder, resume=resume, jobs=jobs, progress=not quiet, console=err, **values
+        )
     except KeyboardInterrupt:
         err.print("stopped; the same command with --resume continues where it was")
         raise typer.Exit(130) from None
@@ -91,6 +98,7 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel, or these, for example CIFAR-10-C.")] = None,
     shard: Annotated[str, typer.Option(help="Run only a part of the cells, for example 2/6.")] = "1/1",
+    jobs: Annotated[int, typer.Option(help="Cells played at once, each in a process of its own.")] = 1,
     folder: Annotated[Path, typer.Option("--out", help="Folder for finished cells and reports.")] = Path("runs"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
@@ -109,6 +117,7 @@ def reproduce(
             quick=quick,
             panels=panel or (),
             shard=shard,
+            jobs=jobs,
             out=folder,
             progress=not quiet,
             console=err,

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fedctta.network import Network, Tensors
 
-Lift = Literal["auto", "vmap", "loop"]
+Lift = Literal["auto", "graph", "vmap", "loop"]
 Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -28,9 +28,20 @@ class Client(NamedTuple):
 
 def stack(client: Client, count: int) -> Client:
     """Return `count` equal clients."""
-    # Contiguous, so that a layout never depends on where a run was interrupted.
-    clients: Client = tree_map(lambda t: t.expand(count, *t.shape).contiguous(), client)
+    clients: Client = tree_map(lambda t: _repeated(t, count), client)
     return clients
+
+
+def _repeated(tensor: Tensor, count: int) -> Tensor:
+    """Repeat a tensor along a new axis, in one order of memory wherever a run begins.
+
+    On a GPU kernels of convolutions keep channels last: with weights of its own for every client a convolution has a
+    group for each, and cuDNN is up to three times as fast on these.
+    """
+    if tensor.dim() == 4 and tensor.is_cuda:
+        last = tensor.permute(0, 2, 3, 1)
+        return last.expand(count, *last.shape).contiguous().permute(0, 1, 4, 2, 3)
+    return tensor.expand(count, *tensor.shape).contiguous()
 
 
 def take(clients: Client, who: Tensor | slice) -> Client:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 from torch import nn
 
@@ -22,17 +20,15 @@ from fedctta.data.corrupted import Domains
 from fedctta.data.masked import MaskedDomains
 from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
-from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
+from fedctta.jobs import side_by_side
 from fedctta.progress import RoundBar
 from fedctta.records import Record
 from fedctta.registry import Registry, parameters_of
-from fedctta.retention import Retention
-from fedctta.rounds import Federation, simulate
 from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment, expand, load_preset
-from fedctta.streams import Schedule, Stream, schedules
-from fedctta.tally import Tally
-from fedctta.workshop import Workshop
+from fedctta.streams import Schedule, schedules
+from fedctta.trial import play
+from fedctta.workshop import Workshop, data_keys
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,6 +76,7 @@ def run(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    jobs: int = 1,
     progress: bool = False,
     console: Console | None = None,
     **values: Any,
@@ -89,7 +86,7 @@ def run(
     Values are those of `Experiment`; a list is a sweep. Methods are named or given as objects
     (`aggregator=FedCTTA(ema=0.9)`); `model` may be any `nn.Module` with weights of your own, `dataset` your own
     `Domains`. Parameters of methods are dotted: `run(**{"fedctta.temperature": [0.5, 1]})`. With `out`, finished runs
-    are kept there and `resume=True` continues where an interrupted call stopped.
+    are kept there and `resume=True` continues where an interrupted call stopped; `jobs` runs are then played at once.
     """
     console = console or Console(stderr=True, quiet=not progress)
     chosen = load_preset(preset) if preset else None
@@ -99,8 +96,11 @@ def run(
     if folder is not None:
         require_writable(folder / "runs")
     records = []
+    workshop = Workshop(objects)
+    if jobs != 1:
+        _play_at_once(experiments, workshop, folder, jobs, resume, console)
+        resume = True
     with RoundBar(console, progress) as bar:
-        workshop = Workshop(objects)
         for k, experiment in enumerate(experiments):
             label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
             watch = partial(bar.watch, f"{label} seed {experiment.seed}")
@@ -109,89 +109,30 @@ def run(
     return found if chosen is None else Result(found.records, chosen.title, chosen.published)
 
 
-def play(
-    experiment: Experiment,
+def _play_at_once(
+    experiments: Sequence[Experiment],
     workshop: Workshop,
     folder: Path | None,
+    jobs: int,
     resume: bool,
-    watch: Callable[[int], Callable[[int, Tally], None]],
-) -> Record:
-    """Play one experiment; keep its place while it runs and its record when it is done."""
-    device = choose_device(experiment.device)
-    federation, stream, settings = workshop.assemble(experiment, device)
-    kept = checkpoint = None
-    identity = _identity(experiment, federation, stream)
-    if folder is not None:
-        name = f"{experiment.stream}-{experiment.adapter}-{experiment.aggregator}-seed{experiment.seed}-{identity}"
-        kept, checkpoint = folder / "runs" / f"{name}.safetensors", folder / "runs" / f"{name}.checkpoint"
-        if resume and kept.exists():
-            return Record.load(kept)
-        if not resume:
-            checkpoint.unlink(missing_ok=True)
-    reset_peak_memory(device)
-    retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
-    with arithmetic(experiment.precision):
-        tally = simulate(
-            federation,
-            stream,
-            checkpoint=checkpoint,
-            fingerprint=identity,
-            on_round=watch(len(stream)),
-            retention=retention,
+    console: Console,
+) -> None:
+    """Play all experiments into the folder, several at once."""
+    if folder is None or workshop.objects:
+        raise UserError(
+            "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
         )
-    record = _record(settings, stream, tally, peak_memory_mb(device))
-    if retention is not None:
-        record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
-    if stream.data.dense:
-        record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
-    if kept is not None and checkpoint is not None:
-        record.save(kept)
-        checkpoint.unlink(missing_ok=True)
-    return record
+    for experiment in experiments:
+        workshop.data(*data_keys(experiment))  # fetched once, before several would begin to
+    done = partial(_tell, console, len(experiments), [])
+    for reason in side_by_side(experiments, folder, jobs, resume, done).values():
+        raise UserError(reason)
 
 
-def _identity(experiment: Experiment, federation: Federation, stream: Stream) -> str:
-    """A short hash of all that decides the numbers: version, description, weights, schedule, samples, some images.
-
-    And of the files the adapter reads.
-    """
-    digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
-    data = stream.data
-    labels = data.labels.values() if isinstance(data, MaskedDomains) else (data.labels,)
-    for array in (stream.domain, stream.samples, *labels):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    for name in stream.data.names:
-        digest.update(np.ascontiguousarray(stream.data.images[name][:4]).tobytes())
-    for tensor in federation.network.state.values():
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    for path in federation.adapter.reads(federation.network):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float) -> Record:
-    matrices, rounds = tally.matrices.cpu().numpy(), tally.kept_rounds
-    if not len(rounds):  # nobody collaborates: the identity, once
-        matrices, rounds = np.eye(stream.clients, dtype=np.float32)[None], np.zeros(1, np.int64)
-    return Record(
-        settings=settings,
-        domains=stream.data.names,
-        seen=tally.seen(),
-        correct=tally.correct.cpu().numpy(),
-        domain=stream.domain,
-        class_seen=stream.class_counts(),
-        class_right=tally.right.cpu().numpy(),
-        class_predicted=tally.predicted.cpu().numpy(),
-        calibration=tally.calibration.cpu().numpy(),
-        entropy=tally.entropy.cpu().numpy(),
-        collaboration=matrices,
-        collaboration_rounds=rounds,
-        same_domain_weight=tally.same_domain_weight(),
-        bytes_up=int(tally.bytes[0]),
-        bytes_down=int(tally.bytes[1]),
-        seconds=float(tally.seconds),
-        peak_memory_mb=peak,
-    )
+def _tell(console: Console, count: int, done: list[str], experiment: Experiment, reason: str) -> None:
+    done.append(experiment.fingerprint)
+    name = f"{experiment.stream} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}"
+    console.print(f"[{len(done)}/{count}] {name}{': ' + reason if reason else ''}", style="dim", markup=False)
 
 
 def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,7 +12,7 @@ import torch
 
 from fedctta.errors import UserError
 
-Precision = Literal["float32", "tf32"]
+Precision = Literal["float32", "tf32", "bf16"]
 
 
 def choose_device(name: str) -> torch.device:
@@ -36,7 +36,7 @@ def arithmetic(precision: Precision = "float32") -> Iterator[None]:
     """Repeatable kernels on CUDA, so that a seed gives the same numbers every time.
 
     float32 computes in full; tf32 rounds the factors of convolutions and matrix products to 10 bits, which is faster
-    where these take the time. On a CPU both are float32.
+    where these take the time; bf16 is a matter of the model's passes (see `Network`). On a CPU all are float32.
     """
     rounded = precision == "tf32"
     matmul = torch.backends.cuda.matmul.allow_tf32

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -91,6 +92,10 @@ def weighted(weights: Tensor) -> NormRule:
 def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
     """Mean and biased variance of every channel of x[B, C, ...], images counted by weights[B]."""
     over = [d for d in range(x.dim()) if d != 1]
+    if weights is None and x.dtype in _SHORT:  # summed in full, without a copy of x in full
+        mean = x.mean(over, dtype=torch.float32)
+        length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
+        return Statistics(mean, (length.square() / (x.numel() // x.shape[1]) - mean.square()).clamp_min(0))
     if weights is None and x.is_cuda:
         var, mean = torch.var_mean(x, dim=over, correction=0)
         return Statistics(mean, var)
@@ -143,7 +148,7 @@ class _ExplicitNorm(nn.Module):
         if self.bias is not None:
             shift = shift + self.bias
         over = (-1,) + (1,) * (x.dim() - 2)
-        return torch.addcmul(shift.view(over), x, scale.view(over))
+        return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
 
 
 class _GlobalAverage(nn.Module):
@@ -160,10 +165,14 @@ class Network:
     with `own` laid over `state`; `rule` says what BatchNorm layers normalise with. `norms` names the BatchNorm layers,
     `affine` the scales and shifts of normalisation layers of any kind, and `classifier` the last `nn.Linear`. With
     `dense`, the model gives logits [B, K, H, W], and its classifier may be a last convolution of single pixels as well.
+    With `short`, convolutions and matrix products compute with bfloat16 (on a GPU) and activations are kept so;
+    parameters, statistics, logits and features are float32.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device | str = "cpu", dense: bool = False) -> None:
-        self.dense = dense
+    def __init__(
+        self, module: nn.Module, device: torch.device | str = "cpu", dense: bool = False, short: bool = False
+    ) -> None:
+        self.dense, self.short = dense, short
         self._pass = _Pass()
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         self._module = self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -195,13 +204,20 @@ class Network:
         """Run the model on one batch with a client's own tensors."""
         self._pass = now = _Pass(rule)
         try:
-            logits = torch.func.functional_call(self._module, {**self.state, **own}, (x,))
+            with self._arithmetic():
+                logits = torch.func.functional_call(self._module, {**self.state, **own}, (x,))
         finally:
             self._pass = _Pass()
         if self.dense and logits.dim() == 4:
             logits = logits.movedim(1, -1).flatten(0, 2)
         features = logits if now.features is None else now.features
-        return Output(logits, features, now.statistics)
+        return Output(_full(logits), _full(features), now.statistics)
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        if not self.short or self.device.type != "cuda":
+            return nullcontext()
+        # Without a cache of weights, which would be frozen in a CUDA graph.
+        return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
 
     @property
     def device(self) -> torch.device:
@@ -247,6 +263,10 @@ class Network:
             )
 
 
+def _full(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in _SHORT else x
+
+
 def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
     """Return the last `nn.Linear` and its name; of a dense model the last layer with weights, if it sees one pixel."""
     if not dense:
@@ -282,5 +302,6 @@ def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module
 
 _PER_PIXEL = "none, bn, norm-alpha, norm-ema, dua, tent, sar, eata, eta, rdumb, shot, grad, bpa or atp"
 _WITHOUT_BATCHNORM = "tent, sar or roid (any normalisation layers), or grad (any model)"
+_SHORT = (torch.bfloat16, torch.float16)
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
 _KNOWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}

@@ -18,7 +18,7 @@ _LOW = 0xFFFFFFFF  # hashes are of 32 bits, in int64, whose products keep their 
 
 def keys(seed: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Return the first keys[count] of clients 0, 1, ...: that of a client does not depend on how many there are."""
-    return _hash(torch.arange(count, device=device) + _hash(torch.tensor(seed & _LOW, device=device)))
+    return _hash(torch.arange(count, device=device) + _hash(torch.full((), seed & _LOW, device=device)))
 
 
 def advance(key: Tensor) -> Tensor:
@@ -29,6 +29,11 @@ def advance(key: Tensor) -> Tensor:
 def fork(key: Tensor, purpose: int) -> Tensor:
     """Return an independent key for one purpose."""
     return _hash(key + _hash(torch.full_like(key, purpose)))
+
+
+def numbered(key: Tensor, number: Tensor) -> Tensor:
+    """Return an independent key for every number, such as that of a round."""
+    return _hash(key + _hash(number))
 
 
 def uniform(key: Tensor, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 
 from fedctta.errors import UserError, unknown
-from fedctta.experiment import play
 from fedctta.files import require_writable
+from fedctta.jobs import side_by_side
 from fedctta.machine import choose_device
 from fedctta.measures import by_client, by_domain, by_position, overall
 from fedctta.papers import Panel, Paper, load_paper
@@ -26,6 +26,7 @@ from fedctta.records import Record
 from fedctta.report.comparison import UNAVAILABLE, Comparison, Entry, Line
 from fedctta.report.reproduction import Story, write_reproduction
 from fedctta.settings import Experiment
+from fedctta.trial import play
 from fedctta.workshop import Workshop, data_keys
 
 Cells = Mapping[tuple[str, str], Experiment]
@@ -75,6 +76,7 @@ def reproduce(
     quick: bool = False,
     panels: Sequence[str] = (),
     shard: str = "1/1",
+    jobs: int = 1,
     out: str | Path = "runs",
     progress: bool = False,
     console: Console | None = None,
@@ -83,8 +85,8 @@ def reproduce(
     """Run all cells of a published table or figure that are not kept in `out` yet, and compare.
 
     `values` are experiment keys that win over the preset's (`device="cpu"`, `weights="auto"`). `shard="2/6"` runs
-    every sixth cell only, beginning with the second, so that several processes can share the work; a last call
-    without it gathers the whole table.
+    every sixth cell only, beginning with the second, so that several machines can share the work; a last call
+    without it gathers the whole table. `jobs` cells are played at once.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
@@ -99,11 +101,16 @@ def reproduce(
     require_writable(folder / "runs")
     found: dict[str, Record | Missing] = {}
     workshop, lacking = Workshop({}), Lacking()
+    if jobs != 1:
+        there = [experiment for experiment in mine if not lacking.reason(experiment, workshop)]
+        failed = side_by_side(there, folder, jobs, resume=True)
+        found = {fingerprint: Missing(reason) for fingerprint, reason in failed.items()}
     with RoundBar(console or Console(stderr=True), progress) as bar:
         for k, experiment in enumerate(mine):
             label = f"[{k + 1}/{len(mine)}] {experiment.dataset} {experiment.stream}"
             watch = partial(bar.watch, f"{label} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}")
-            found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch)
+            if experiment.fingerprint not in found:
+                found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch)
     tables = [_compare(each, grid, seeds, found) for each, grid in zip(chosen, grids, strict=True)]
     return Reproduction(paper, tuple(tables), _command(name, seeds, quick, panels, values), quick)
 

@@ -1,17 +1,15 @@
 """The round: adapt, upload, aggregate, download, predict, record.
 
-`play` is one round as a pure function of the state; `simulate` walks a stream with it, keeps the tally and saves its
-place, so that an interrupted run continues to the same numbers as an unbroken one.
+`play` is one round as a pure function of the state; see `simulation` for a whole stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +18,16 @@ from torch import Tensor
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.tensors import named
-from fedctta.aggregators import Aggregator, Server, Uploads, mix, overall, restrict
-from fedctta.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
+from fedctta.aggregators import Aggregator, Server, Uploads, overall, restrict
 from fedctta.clients import Client, put, stack, take
 from fedctta.errors import UserError
+from fedctta.liars import Liars
 from fedctta.mailbox import choose_rows, collect, send
 from fedctta.mailbox import empty as empty_mailbox
-from fedctta.models.inputs import to_input
 from fedctta.network import Network, Tensors
-from fedctta.randomness import keys
-from fedctta.streams import ABSENT, Stream
-from fedctta.tally import Tally
+from fedctta.privacy import Noise
+from fedctta.randomness import fork, keys
+from fedctta.robust import Robust
 
 
 class State(NamedTuple):
@@ -71,6 +68,10 @@ class Federation:
     server: Server
     interval: int = 1
     late: Late = Late()
+    graphs: Literal["never", "auto", "always"] = "never"  # whether rounds are replayed as CUDA graphs
+    robust: Robust = field(default_factory=Robust)
+    liars: Liars | None = None
+    noise: Noise | None = None
 
     @property
     def network(self) -> Network:
@@ -118,22 +119,31 @@ class Federation:
         clients = put(clients, who, present)
 
         memory, post, weights, up, down = state.memory, state.post, None, 0, 0
+        all_receive = delay is None and self.liars is None and self.robust.way == "none"
         if self.aggregator.communicates and (t + 1) % self.interval == 0:
             signals = lift(partial(self.aggregator.signal, network))(present, x)
             if not everyone:
                 signals = {n: s.new_zeros(len(active), *s.shape[1:]).index_copy(0, who, s) for n, s in signals.items()}
             shared = self.aggregator.shares(network, clients.own)
             uploads, receive = Uploads(shared, signals, active, domain), active
+            if self.noise is not None:
+                uploads = uploads._replace(own=self._noisy(self.noise, shared, t, x, who))
+            if self.liars is not None:
+                uploads = self.liars.tamper(uploads, network.state, t)
             if delay is not None:
                 uploads, receive, post = self._late(uploads, post, t, active, delay)
+            if self.liars is not None:
+                receive = receive & ~self.liars.mask(active)
+            sent = uploads.own
+            uploads, receive = self.robust.admit(uploads, receive, network.state)
             mixing, memory = self.aggregator.collaborate(self.server, uploads, memory)
-            mixing = restrict(mixing, receive, uploads.trust)
-            received, memory = self.aggregator.step(mix(mixing, uploads.own), receive, memory)
-            if delay is not None:  # rows of those who do not receive may hold what they sent some rounds ago
+            mixing = self.robust.limit(restrict(mixing, receive, uploads.trust))
+            received, memory = self.aggregator.step(self.robust.mix(mixing, uploads.own, sent), receive, memory)
+            if not all_receive:  # rows of those who do not may hold what they sent, now or some rounds ago
                 received = {name: choose_rows(receive, new, shared[name]) for name, new in received.items()}
             clients = clients._replace(own={**clients.own, **received})
             weights = overall(mixing, shared)
-            there = len(x) if delay is None else int(receive.sum())
+            there = len(x) if all_receive else int(receive.sum())
             down = there * bytes_each(shared)
             up = len(x) * (bytes_each(shared) + bytes_each(signals))
             if self.adapter.receives:
@@ -145,6 +155,12 @@ class Federation:
     def _each(self, function: Callable[..., Any], clients: Client, x: Tensor) -> Any:
         """Apply a function of one client and its batch to all."""
         return self.server.lift(partial(function, self.network))(clients, x)
+
+    def _noisy(self, noise: Noise, shared: Tensors, t: int, x: Tensor, who: Tensor | slice) -> Tensors:
+        """Return the shared tensors, those of the clients who are there as they are released."""
+        chance = fork(fork(keys(self.server.seed, self.server.clients, x.device), noise.purpose), t)
+        released = self.server.lift(partial(noise.release, self.network))(chance[who], x)
+        return put(Client(shared), who, Client({name: released[name] for name in shared})).own
 
     def _welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> Client:
         """Return the clients after the server has greeted those who joined."""
@@ -182,99 +198,9 @@ class Federation:
         return Uploads(own, signals, trust > 0, uploads.domain, trust), on_time, post
 
 
-class Witness(Protocol):
-    """Looks at the state after every round, and is saved and restored with the run."""
-
-    def measure(self, federation: Federation, state: State, t: int) -> None:
-        """Look at the state after round t."""
-
-    def tensors(self) -> Tensors:
-        """Return everything a resumed run needs."""
-
-    def restore(self, saved: Tensors, path: Path) -> None:
-        """Take over what `tensors` gave."""
-
-
 def bytes_each(tensors: Tensors) -> int:
     """Bytes of one client's share of stacked tensors."""
     return sum(t[0].numel() * t.element_size() for t in tensors.values())
-
-
-def simulate(
-    federation: Federation,
-    stream: Stream,
-    *,
-    checkpoint: Path | None = None,
-    fingerprint: str = "",
-    save_every: float = 60.0,
-    on_round: Callable[[int, Tally], None] | None = None,
-    retention: Witness | None = None,
-) -> Tally:
-    """Walk the whole stream. With `checkpoint`, start from what is saved there and save on the way.
-
-    `retention` is shown the state after every round.
-
-    Ctrl-C finishes the round under way, saves the place and raises KeyboardInterrupt.
-    """
-    device = federation.network.device
-    state, tally, start = federation.start(), Tally(stream, federation.aggregations(len(stream)), device), 0
-    if checkpoint is not None and checkpoint.exists():
-        start, saved = load_checkpoint(checkpoint, fingerprint)
-        state = unflatten(state, saved, device, checkpoint)
-        tally.restore(saved, checkpoint)
-        if retention is not None:
-            retention.restore(saved, checkpoint)
-
-    def save(rounds: int) -> None:
-        if checkpoint is not None:
-            tally.seconds += perf_counter() - began
-            seen = retention.tensors() if retention is not None else {}
-            save_checkpoint(checkpoint, fingerprint, rounds, {**flatten(state), **tally.tensors(), **seen})
-            tally.seconds -= perf_counter() - began
-
-    began = last_save = perf_counter()
-    with torch.no_grad(), postponed_interrupt() as interrupt:
-        for t in range(start, len(stream)):
-            state = _next(federation, stream, state, tally, t)
-            if retention is not None:
-                paused = perf_counter()
-                retention.measure(federation, state, t)
-                began += perf_counter() - paused
-            if on_round is not None:
-                on_round(t, tally)
-            if interrupt.asked:
-                save(t + 1)
-                raise KeyboardInterrupt
-            if perf_counter() - last_save > save_every:
-                save(t + 1)
-                last_save = perf_counter()
-        tally.accuracy(len(stream))
-    tally.seconds += perf_counter() - began
-    return tally
-
-
-def _next(federation: Federation, stream: Stream, state: State, tally: Tally, t: int) -> State:
-    """Read slot t, play it, record it. Labels and domains go to the tally (and domains to an upper bound) only."""
-    slot, device = stream.slot(t), federation.network.device
-    if not len(slot.images):
-        return state
-    domain = torch.from_numpy(slot.domain).to(device)
-    active = domain != ABSENT
-    x = to_input(slot.images, device)
-    came = stream.joined(t)
-    state, outcome = federation.play(
-        state,
-        t,
-        x,
-        active,
-        domain if federation.aggregator.upper_bound else None,
-        torch.from_numpy(came).to(device) if came.any() else None,
-        None if stream.delay is None else torch.from_numpy(stream.delay[t]).to(device),
-    )
-    tally.record(t, outcome.logits, torch.from_numpy(slot.labels).to(device), domain)
-    if outcome.collaboration is not None:
-        tally.record_collaboration(t, outcome.collaboration, domain, (outcome.bytes_up, outcome.bytes_down))
-    return state
 
 
 def flatten(state: State) -> Tensors:

@@ -13,14 +13,18 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
+from fedctta.clients import Lift
 from fedctta.errors import UserError, unknown
+from fedctta.liars import Lie
 from fedctta.machine import Precision
 from fedctta.registry import Registry, defaults, parameter_types, read
+from fedctta.robust import Robust, Way
 from fedctta.sampling import samplers
 from fedctta.streams import schedules
 
@@ -31,7 +35,10 @@ class Experiment:
 
     `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50. A
     share `stragglers` of uploads comes late by 1 to `delay` rounds and counts decay^age, or nothing if `stale` says so.
+    `robust` is how the server guards its mixing (with `cap`, `clip` and `trim`), while so many `liars` tell a `lie`.
+    `noise`, or what `epsilon` and `delta` ask for, goes on uploaded statistics; batches below `min_batch` stay at home.
     With `retention`, so many images of every domain met are predicted again whenever a client's stay ends (forgetting).
+    `engine` is what plays the rounds: ours, or Flower's simulation, which is slower and gives the same.
     `layout` and `size` are for folders of images and masks (dataset=masked).
     `parameters` holds the methods' own, by method and parameter name.
     """
@@ -57,23 +64,42 @@ class Experiment:
     delay: int = 3
     stale: Literal["discount", "refuse"] = "discount"
     decay: float = 0.5
+    robust: Way = "none"
+    cap: float = 0.2
+    clip: float = 2.0
+    trim: float = 0.2
+    liars: int = 0
+    lie: Lie = "sign"
+    noise: float | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
+    min_batch: int = 1
     retention: int = 0
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    lift: Literal["auto", "vmap", "loop"] = "auto"
+    lift: Lift = "auto"
     precision: Precision = "float32"
+    engine: Literal["fedctta", "flower"] = "fedctta"
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("batch", "interval", "clients", "slots", "delay", "size"):
+        for key in ("batch", "interval", "clients", "slots", "delay", "size", "min_batch"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise UserError(f"{key}={value} must be at least 1")
-        if self.retention < 0:
-            raise UserError(f"retention={self.retention} must not be negative")
+        for key in ("retention", "liars", "noise"):
+            if (getattr(self, key) or 0) < 0:
+                raise UserError(f"{key}={getattr(self, key)} must not be negative")
         for key in ("stragglers", "decay"):
             if not 0 <= getattr(self, key) <= 1:
                 raise UserError(f"{key}={getattr(self, key)} must lie between 0 and 1")
+        Robust(self.robust, self.cap, self.clip, self.trim)  # says what is wrong with them
+        if self.epsilon is not None and not 0 < self.epsilon < inf:
+            raise UserError(f"epsilon={self.epsilon} must be above 0, say 8; leave it out for no noise")
+        if not 0 < self.delta < 1:
+            raise UserError(f"delta={self.delta} must lie between 0 and 1, well below 1 / images, say 1e-5")
+        if self.epsilon is not None and self.noise is not None:
+            raise UserError("epsilon and noise say the same thing twice: give one of them")
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed={self.seed} must be between 0 and {2**32 - 1}")
 

@@ -21,10 +21,13 @@ KEPT_MATRIX_BYTES = 64 * 2**20  # memory for matrices over time, whatever the nu
 class Tally:
     """Counts of one run, in arrays whose size is known before the first round.
 
-    Of dense data pixels are counted, those labelled `IGNORE` nowhere, and one predicted mask a domain is kept.
+    Of dense data pixels are counted, those labelled `IGNORE` nowhere, and one predicted mask a domain is kept. With
+    `predictions`, every predicted class is kept too, for comparisons.
     """
 
-    def __init__(self, stream: Stream, aggregations: NDArray[np.int64], device: torch.device) -> None:
+    def __init__(
+        self, stream: Stream, aggregations: NDArray[np.int64], device: torch.device, predictions: bool = False
+    ) -> None:
         rounds, clients = stream.domain.shape
         self.batch = stream.samples.shape[2]
         self.domain = stream.domain
@@ -37,7 +40,11 @@ class Tally:
         self.calibration = torch.zeros(BINS, 3, dtype=torch.int64, device=device)
         self.entropy = torch.zeros(rounds, clients, device=device)
         self.kept_rounds = even_sample(aggregations, KEPT_MATRIX_BYTES // (4 * clients * clients))
+        self.keeps_all = len(self.kept_rounds) == len(aggregations)
         self._place = {int(t): k for k, t in enumerate(self.kept_rounds)}
+        self._rounds = torch.arange(rounds, device=device)
+        self._places = torch.zeros_like(self._rounds)
+        self._places[torch.from_numpy(self.kept_rounds).to(device)] = torch.arange(len(self.kept_rounds), device=device)
         self.matrices = torch.zeros(len(self.kept_rounds), clients, clients, device=device)
         self.same_domain = torch.zeros(2, dtype=torch.float64, device=device)  # weight on own domain, client rounds
         self.finite = torch.ones((), dtype=torch.bool, device=device)
@@ -47,22 +54,36 @@ class Tally:
             self._farewells = stream.farewells()
         self.bytes = torch.zeros(2, dtype=torch.int64)  # up, down
         self.seconds = torch.zeros((), dtype=torch.float64)
+        # [T, N, B], 0 where nobody was; not part of a saved place
+        self.classes = (
+            torch.zeros(rounds, clients, self.batch, dtype=torch.int64, device=device) if predictions else None
+        )
+        self.replayed = 0  # rounds played by a CUDA graph
 
     def record(self, t: int, logits: Tensor, labels: Tensor, domain: Tensor) -> None:
-        """Count the predictions of round t; the only place where labels are used."""
-        active = domain != ABSENT
+        """Count the predictions of round t."""
+        if self.dense:
+            self._keep_masks(t, logits.argmax(-1))
+        self.count(self._rounds[t : t + 1], logits, labels, domain)
+
+    def count(self, when: Tensor, logits: Tensor, labels: Tensor, domain: Tensor) -> None:
+        """Count the predictions of round when[1]; the only place where labels are used.
+
+        The host decides nothing here if everybody is there, so that a CUDA graph may hold it.
+        """
         log_p = logits.log_softmax(-1)
         confidence, predicted = log_p.exp().max(-1)
         hits = (predicted == labels).to(self.right.dtype)
         shown = torch.ones_like(hits)
         if self.dense:
-            self._keep_masks(t, predicted)
             shown = (labels != IGNORE).to(hits.dtype)
             labels = labels.long() * shown
-        everyone = len(hits) == len(active)
-        who = torch.arange(len(active), device=domain.device)
-        who, where = (who, domain) if everyone else (who[active], domain[active])
-        cell = ((where.long() * len(active) + who) * self.right.shape[-1])[:, None]
+        clients = len(domain)
+        who, where = torch.arange(clients, device=domain.device), domain
+        if len(hits) < clients:
+            who = who[domain != ABSENT]
+            where = domain[who]
+        cell = ((where.long() * clients + who) * self.right.shape[-1])[:, None]
         self.right.view(-1).index_add_(0, (cell + labels).flatten(), hits.flatten())
         self.predicted.view(-1).index_add_(0, (cell + predicted).flatten(), shown.flatten())
         sure, counted = confidence.flatten(), shown.flatten().to(confidence.dtype)
@@ -70,11 +91,19 @@ class Tally:
         self.calibration.index_add_(0, (sure * BINS).long().clamp_(0, BINS - 1), counts.nan_to_num().long())
         entropy = -(log_p.exp() * log_p).sum(-1)
         entropy = (entropy * shown).sum(-1) / shown.sum(-1).clamp_min(1) if self.dense else entropy.mean(-1)
-        here = slice(None) if everyone else active
-        self.correct[t, here], self.entropy[t, here] = hits.sum(-1, dtype=torch.int32), entropy
+        self._note(self.correct, when, who, hits.sum(-1))
+        self._note(self.entropy, when, who, entropy)
+        if self.classes is not None:
+            self._note(self.classes, when, who, predicted)
         if self.dense:
-            self.shown[t, here] = shown.sum(-1, dtype=torch.int32)
+            self._note(self.shown, when, who, shown.sum(-1))
         self.finite &= logits.isfinite().all()
+
+    @staticmethod
+    def _note(table: Tensor, when: Tensor, who: Tensor, values: Tensor) -> None:
+        """Write what clients `who` have into their places of row when[1] of table[T, N, ...]."""
+        row = torch.zeros_like(table[0]).index_copy_(0, who, values.to(table.dtype))
+        table.index_copy_(0, when, row[None])
 
     def _keep_masks(self, t: int, predicted: Tensor) -> None:
         """Keep the prediction for the first image of a domain's last batch (see `Stream.farewells`)."""
@@ -86,6 +115,13 @@ class Tally:
 
     def record_collaboration(self, t: int, weights: Tensor, domain: Tensor, moved: tuple[int, int]) -> None:
         """Note W of round t, the share of it on clients of the same domain, and the bytes it moved."""
+        self.count_collaboration(weights, domain)
+        self.bytes += torch.tensor(moved)
+        if t in self._place:
+            self.matrices[self._place[t]] = weights.to_dense()
+
+    def count_collaboration(self, weights: Tensor, domain: Tensor) -> None:
+        """Add up the share of W on clients of the same domain; a CUDA graph may hold it."""
         active = domain != ABSENT
         if weights.is_sparse:
             i, j = weights._indices()  # as they are: putting them in order is of no use here
@@ -94,9 +130,14 @@ class Tally:
         else:
             same = (weights * (domain[:, None] == domain[None, :])).sum(1)
             self.same_domain += torch.stack([(same * active).sum(), active.sum()])
-        self.bytes += torch.tensor(moved)
-        if t in self._place:
-            self.matrices[self._place[t]] = weights.to_dense()
+
+    def keep_matrix(self, when: Tensor, weights: Tensor) -> None:
+        """Keep W of round when[1], one of `kept_rounds`; a CUDA graph may hold it."""
+        self.matrices.index_copy_(0, self._places.index_select(0, when), weights.to_dense()[None])
+
+    def keeps(self, t: int) -> bool:
+        """Whether W of round t is kept."""
+        return t in self._place
 
     def accuracy(self, rounds: int) -> float:
         """Accuracy so far; waits for the device, and refuses outputs that are not finite."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
-from fedctta.clients import choose_lift
+from fedctta.clients import Lift, choose_lift
 from fedctta.data.catalogue import load
 from fedctta.data.corrupted import SETS, Domains, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
@@ -25,6 +25,8 @@ from fedctta.data.dense import DENSE, check_masked, load_dense
 from fedctta.data.masked import AnyDomains, MaskedDomains
 from fedctta.data.scenes import load as load_scenes
 from fedctta.errors import UserError, unknown
+from fedctta.guards import guarded
+from fedctta.lifting import fastest_lift
 from fedctta.machine import hardware
 from fedctta.models import ARCHITECTURES
 from fedctta.models.inputs import to_input
@@ -34,7 +36,7 @@ from fedctta.registry import parameters_of
 from fedctta.rounds import Federation, Late
 from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment
-from fedctta.streams import Schedule, Stream, build, schedules
+from fedctta.streams import ABSENT, Schedule, Stream, build, schedules
 
 DEFAULT_MODEL = {"cifar10-c": "resnet8", "cifar100-c": "resnext29", "shapes-c": "resnet8-w16"}
 DEFAULT_DENSE_MODEL = "unet"
@@ -46,7 +48,7 @@ class Workshop:
     """Turns descriptions into working parts; data and models are loaded once for all runs that share them."""
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
-        self._objects = objects
+        self.objects = objects
         self.data = lru_cache(maxsize=2)(self._load_data)
         self.network = lru_cache(maxsize=2)(self._load_network)
 
@@ -72,7 +74,9 @@ class Workshop:
             experiment.delay,
         )
         model = choose_model(experiment, data)
-        network = self.network(experiment.dataset, model, experiment.weights, len(data.classes), device, data.dense)
+        short = experiment.precision == "bf16"
+        kinds = (len(data.classes), device, data.dense, short)
+        network = self.network(experiment.dataset, model, experiment.weights, *kinds)
         _try_on(network, stream, device)
         adapter.check(network, experiment.batch)
         client = adapter.init(network)
@@ -80,17 +84,23 @@ class Workshop:
         height, width, channels = stream.shape
         load = max(1, height * width // LARGE) if data.dense else 1  # how many small images one is worth
         lift = choose_lift(experiment.lift, network, client, experiment.batch * load)
+        if experiment.lift in ("auto", "graph") and not data.dense:
+            shown = int((stream.domain != ABSENT).sum()) * experiment.batch
+            lift = fastest_lift(adapter, network, clients, experiment.batch, (channels, height, width), shown)
 
         def images(count: int) -> Tensor:
             return public_images(experiment, count, device)
 
         server = Server(network, lift, experiment.seed, (channels, height, width), clients, images)
         late = Late(experiment.stale, experiment.decay)
-        federation = Federation(adapter, aggregator, server, experiment.interval, late)
+        graphs = choose_graphs(experiment.lift, device)
+        federation = Federation(adapter, aggregator, server, experiment.interval, late, graphs)
+        federation, guards = guarded(federation, experiment, len(stream))
         settings = asdict(experiment) | {"model": model, "clients": clients, "slots": slots, "device": str(device)}
         settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(stream.data.notes)}
         settings |= {"hardware": hardware(device), "torch": torch.__version__}
         settings |= {"sh": stream.spatial_heterogeneity, "th": stream.temporal_heterogeneity}
+        settings |= guards
         del settings["parameters"]  # in full, with defaults, under each method's name
         if data.dense:
             del settings["severity"]
@@ -102,7 +112,7 @@ class Workshop:
     def _load_data(
         self, dataset: str, severity: int, domains: str, folder: str | None, layout: str, size: int | None
     ) -> AnyDomains:
-        given = self._objects.get("dataset")
+        given = self.objects.get("dataset")
         if isinstance(given, Domains):
             return check_domains(given)
         if isinstance(given, MaskedDomains):
@@ -119,17 +129,31 @@ class Workshop:
         return load_domains(dataset, severity, names=names, folder=place)
 
     def _load_network(
-        self, dataset: str, model: str, weights: str, classes: int, device: torch.device, dense: bool
+        self,
+        dataset: str,
+        model: str,
+        weights: str,
+        classes: int,
+        device: torch.device,
+        dense: bool,
+        short: bool = False,
     ) -> Network:
-        given = self._objects.get("model")
+        given = self.objects.get("model")
         if isinstance(given, nn.Module):
-            return Network(given, device, dense)
+            return Network(given, device, dense, short)
         if ":" in model:
             module = import_model(model)
             if weights != "auto":
                 load_weights(module, Path(weights))
-            return Network(module, device, dense)
-        return Network(load_model(model, dataset, classes, weights), device, dense)
+            return Network(module, device, dense, short)
+        return Network(load_model(model, dataset, classes, weights), device, dense, short)
+
+
+def choose_graphs(how: Lift, device: torch.device) -> Literal["never", "auto", "always"]:
+    """Say whether rounds are replayed as CUDA graphs: on a GPU wherever possible, unless another lifting is asked."""
+    if how == "graph" and device.type != "cuda":
+        raise UserError("lift=graph needs a CUDA GPU: use lift=auto")
+    return "always" if how == "graph" else "auto" if how == "auto" and device.type == "cuda" else "never"
 
 
 def choose_model(experiment: Experiment, data: AnyDomains) -> str:

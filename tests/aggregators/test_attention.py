@@ -39,7 +39,7 @@ def window(clients=4, slots=3, dim=5, seed=0):
 
 
 def noise_for(x, how, seed=0):
-    return draw_noise(torch.Generator().manual_seed(seed), x.shape[0], x.shape[1], how)
+    return draw_noise(torch.tensor(seed), x.shape[0], x.shape[1], how)
 
 
 def untrained(x, known):
@@ -188,7 +188,7 @@ def test_a_sample_of_one_follows_the_weights():
 def test_bernoulli_masks_keep_with_the_attention_and_always_oneself():
     scores = untrained(*window()).scores
     draws = Training(4000, 0.0, 1.0, code=False)
-    keep = bernoulli_masks(scores, draw_noise(torch.Generator().manual_seed(0), 4, 3, draws))
+    keep = bernoulli_masks(scores, draw_noise(torch.tensor(0), 4, 3, draws))
     torch.testing.assert_close(keep.temporal.float().mean(0), scores.temporal, atol=0.03, rtol=0)
     loops = torch.eye(4, dtype=torch.bool)
     torch.testing.assert_close(keep.spatial.float().mean(0), torch.where(loops, 1, scores.spatial), atol=0.03, rtol=0)

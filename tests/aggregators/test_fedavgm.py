@@ -16,7 +16,7 @@ SOURCE = {"a": torch.tensor([1.0, 0.0])}
 
 def play(aggregator, rounds, source=SOURCE, active=(True, True)):
     """Give the models sent in every round, and the memory at the end."""
-    server, active = SimpleNamespace(network=SimpleNamespace(state=source)), torch.tensor(active)
+    server, active = SimpleNamespace(network=SimpleNamespace(state=source, device="cpu")), torch.tensor(active)
     memory, sent = aggregator.init(server), []
     for own in rounds:
         uploads = Uploads(own, {}, active)

@@ -101,9 +101,25 @@ def mix(weights: Mixing, own: Tensors) -> Tensors:
 
     def mixed(name: str, tensor: Tensor) -> Tensor:
         w = weights[name] if isinstance(weights, dict) else weights
-        return (w @ tensor.reshape(len(w), -1)).view_as(tensor)
+        if not row_by_row(tensor):
+            return (w @ tensor.reshape(len(w), -1)).view_as(tensor)
+        # Rows as they lie in memory, so that neither they nor the result have to be put in order.
+        flat = tensor.as_strided((len(w), tensor[0].numel()), (tensor.stride(0), 1))
+        return (w @ flat).as_strided(tensor.shape, tensor.stride())
 
     return {name: mixed(name, tensor) for name, tensor in own.items()}
+
+
+def row_by_row(tensor: Tensor) -> bool:
+    """Whether rows lie one after another in memory, each without gaps, whatever the order within."""
+    if tensor.dim() < 2 or not tensor.numel():
+        return False
+    room = 1
+    for stride, size in sorted(zip(tensor.stride()[1:], tensor.shape[1:], strict=True)):
+        if size > 1 and stride != room:
+            return False
+        room *= size
+    return tensor.stride(0) == room
 
 
 def overall(weights: Mixing, own: Tensors) -> Tensor:

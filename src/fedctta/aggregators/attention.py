@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedctta.randomness import uniform
+
 
 class Training(NamedTuple):
     """How a block is trained. `lam` = 0 leaves the masked pass out, `temporal` = False the attention over time.
@@ -158,13 +160,13 @@ def objective(
     return loss, raw.scores.spatial[-1].detach()
 
 
-def draw_noise(generator: torch.Generator, clients: int, slots: int, how: Training) -> Pairs | None:
-    """All uniform noise that one round's masks need, drawn at once."""
+def draw_noise(key: Tensor, clients: int, slots: int, how: Training) -> Pairs | None:
+    """All uniform noise that one round's masks need, drawn at once where the key is."""
     if not how.lam:
         return None
     shapes = (how.epochs, clients, slots, slots), (how.epochs, 2 if how.code else slots, clients, clients)
     sizes = [math.prod(shape) for shape in shapes]
-    parts = torch.split(torch.rand(sum(sizes), generator=generator), sizes)
+    parts = torch.split(uniform(key, (sum(sizes),)), sizes)
     return Pairs(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
@@ -197,8 +199,11 @@ def adam(block: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: in
 
 
 def collaboration(x: Tensor, known: Tensor, noise: Pairs | None, how: Training) -> Tensor:
-    """W of `train`; on a GPU as one CUDA graph, for its many small kernels take longer to launch than to run."""
-    if not x.is_cuda:
+    """W of `train`; on a GPU as one CUDA graph, for its many small kernels take longer to launch than to run.
+
+    Where the whole round is being captured, the training becomes part of its graph.
+    """
+    if not x.is_cuda or torch.cuda.is_current_stream_capturing():
         return train(x, known, noise, how)
     return captured(x.shape, x.dtype, x.device, how)(x, known, noise)
 
@@ -209,8 +214,7 @@ def captured(
 ) -> Callable[[Tensor, Tensor, Pairs | None], Tensor]:
     """Capture the whole training for one shape and return the function that replays it."""
     x, known = torch.zeros(shape, dtype=dtype, device=device), torch.ones(shape[:2], dtype=torch.bool, device=device)
-    noise = draw_noise(torch.Generator(), shape[0], shape[1], how)
-    noise = noise and Pairs(*(part.to(device) for part in noise))
+    noise = draw_noise(torch.zeros((), dtype=torch.int64, device=device), shape[0], shape[1], how)
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):  # libraries set themselves up on first use, which a capture does not allow

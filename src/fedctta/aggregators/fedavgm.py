@@ -44,7 +44,7 @@ class FedAvgM(Aggregator):
 
     def init(self, server: Server) -> Tensors:
         """Count rounds; the model and its momentum join when it is known what clients own."""
-        return {"round": torch.zeros((), dtype=torch.int64)}
+        return {"round": torch.zeros((), dtype=torch.int64, device=server.network.device)}
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
         """W = 11' / N."""
@@ -58,19 +58,18 @@ class FedAvgM(Aggregator):
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
         """Move the server's model towards the mean and send it."""
         memory, sent = dict(memory), {}
+        anew = memory["round"] % self.restart == 0 if self.restart else memory["round"] == 0
         for name, tensor in mixed.items():
             g, m = memory[f"global.{name}"], memory[f"momentum.{name}"]
-            g, m = self.move(g, m, first(tensor, active), int(memory["round"]))
+            g, m = self.move(g, m, first(tensor, active), anew)
             memory[f"global.{name}"] = g = g.clamp_min(0) if name.endswith("running_var") else g
             memory[f"momentum.{name}"] = m
             sent[name] = for_active(active, g, tensor)
         memory["round"] = memory["round"] + 1
         return sent, memory
 
-    def move(self, g: Tensor, m: Tensor, mean: Tensor, round_: int) -> tuple[Tensor, Tensor]:
-        """Return the server's model and momentum after one round."""
-        if round_ == 0 or (self.restart and round_ % self.restart == 0):
-            return mean, mean - g
+    def move(self, g: Tensor, m: Tensor, mean: Tensor, anew: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the server's model and momentum after one round, which may start anew."""
         gain = 1.0 if self.variant == "paper" else 1 - self.momentum
-        m = self.momentum * m + gain * (mean - g)
-        return g + m, m
+        moving = self.momentum * m + gain * (mean - g)
+        return torch.where(anew, mean, g + moving), torch.where(anew, mean - g, moving)

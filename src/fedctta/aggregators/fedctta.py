@@ -77,7 +77,7 @@ class FedCTTA(Aggregator):
         if self.compare == "features" and not server.network.has_features:
             raise UserError("fedctta.compare=features needs a model that ends in nn.Linear: use fedctta.compare=logits")
         memory: Tensors = {}
-        if self.redraw != "never" or self.ema:
+        if self.redraw != "never":
             memory["round"] = torch.zeros((), dtype=torch.int64)
         if self.probe == "images":
             memory["probe"] = server.images(self.samples)

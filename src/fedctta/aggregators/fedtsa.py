@@ -38,10 +38,11 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.aggregators.attention import Pairs, Training, collaboration, draw_noise
+from fedctta.aggregators.attention import Training, collaboration, draw_noise
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Tensors
+from fedctta.randomness import keys, numbered
 
 
 class Constants(NamedTuple):
@@ -97,7 +98,7 @@ class FedTSA(Aggregator):
         """Start with round 0; the window follows with the first indicators."""
         if not server.network.has_features:
             raise UserError("fedtsa needs a model that ends in nn.Linear, for its features: use another aggregator")
-        return {"round": torch.zeros((), dtype=torch.int64)}
+        return {"round": torch.zeros((), dtype=torch.int64, device=server.network.device)}
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
         """p_i^t: the source model's mean feature on the client's batch."""
@@ -112,9 +113,8 @@ class FedTSA(Aggregator):
         x = slide(x, torch.where(active[:, None], indicator, 0))
         known = slide(known, active)
 
-        generator = torch.Generator().manual_seed(server.seed * 1_000_003 + int(memory["round"]))
-        noise = draw_noise(generator, *shape, how)
-        weights = collaboration(x, known, noise and Pairs(*(part.to(x.device) for part in noise)), how)
+        key = numbered(keys(server.seed, 1, x.device)[0], memory["round"])
+        weights = collaboration(x, known, draw_noise(key, *shape, how), how)
         return weights, {"window": x, "known": known, "round": memory["round"] + 1}
 
 

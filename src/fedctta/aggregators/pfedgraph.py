@@ -76,6 +76,9 @@ class PFedGraph(Aggregator):
         return kept_from(self.receivers, weights), memory
 
 
+MOST_STEPS = 64
+
+
 def project_to_simplex(v: Tensor, active: Tensor) -> Tensor:
     """The nearest point of the simplex to every row of v[..., N], with zeros where not active[N].
 
@@ -86,10 +89,11 @@ def project_to_simplex(v: Tensor, active: Tensor) -> Tensor:
     v = v.masked_fill(~active, -torch.inf)
     tau = v.amax(-1, keepdim=True) - 1  # at most the right one: the largest entry alone already makes up 1
     before = torch.zeros_like(tau)
-    for _ in range(v.shape[-1] + 1):  # fewer in practice; the bound is for rounding
+    for _ in range(min(v.shape[-1] + 1, MOST_STEPS)):  # fewer in practice; the bound is for rounding
         x = F.relu(v - tau)
         support = x.sign().sum(-1, keepdim=True)  # how many are above tau; faster than counting booleans
-        if torch.equal(support, before):
+        if not v.is_cuda and torch.equal(support, before):  # a GPU would have to be waited for
             break
-        tau, before = tau + (x.sum(-1, keepdim=True) - 1) / support, support
+        step = (x.sum(-1, keepdim=True) - 1) / support
+        tau, before = torch.where(support == before, tau, tau + step), support
     return x

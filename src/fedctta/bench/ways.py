@@ -15,7 +15,7 @@ from fedctta.bench.work import Work
 from fedctta.clients import CPU_OWN_WEIGHTS, CUDA
 from fedctta.models.inputs import to_input
 from fedctta.network import Tensors
-from fedctta.rounds import simulate
+from fedctta.simulation import simulate
 
 Tick = Callable[[], None]
 CLIENTS: dict[str, type[PlainClient]] = {

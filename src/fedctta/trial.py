@@ -1,0 +1,115 @@
+"""One experiment, from its description to its record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedctta
+from fedctta.data.masked import MaskedDomains
+from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
+from fedctta.records import Record
+from fedctta.retention import Retention
+from fedctta.rounds import Federation
+from fedctta.settings import Experiment
+from fedctta.simulation import simulate
+from fedctta.streams import Stream
+from fedctta.tally import Tally
+from fedctta.workshop import Workshop
+
+
+def play(
+    experiment: Experiment,
+    workshop: Workshop,
+    folder: Path | None,
+    resume: bool,
+    watch: Callable[[int], Callable[[int, Tally], None]],
+) -> Record:
+    """Play one experiment; keep its place while it runs and its record when it is done."""
+    device = choose_device(experiment.device)
+    federation, stream, settings = workshop.assemble(experiment, device)
+    kept = checkpoint = None
+    identity = _identity(experiment, federation, stream)
+    if folder is not None:
+        name = f"{experiment.stream}-{experiment.adapter}-{experiment.aggregator}-seed{experiment.seed}-{identity}"
+        kept, checkpoint = folder / "runs" / f"{name}.safetensors", folder / "runs" / f"{name}.checkpoint"
+        if resume and kept.exists():
+            return Record.load(kept)
+        if not resume:
+            checkpoint.unlink(missing_ok=True)
+    reset_peak_memory(device)
+    retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
+    with arithmetic(experiment.precision):
+        if experiment.engine == "flower":
+            from fedctta.fleet.engine import simulate_on_flower  # Flower is an extra
+
+            tally = simulate_on_flower(experiment, stream, bool(workshop.objects), watch(len(stream)))
+        else:
+            tally = simulate(
+                federation,
+                stream,
+                checkpoint=checkpoint,
+                fingerprint=identity,
+                on_round=watch(len(stream)),
+                retention=retention,
+            )
+    if tally.replayed:
+        settings["lift"] += f", {tally.replayed} of {len(stream)} rounds as a CUDA graph"
+    record = _record(settings, stream, tally, peak_memory_mb(device))
+    if retention is not None:
+        record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
+    if stream.data.dense:
+        record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
+    if kept is not None and checkpoint is not None:
+        record.save(kept)
+        checkpoint.unlink(missing_ok=True)
+    return record
+
+
+def _identity(experiment: Experiment, federation: Federation, stream: Stream) -> str:
+    """A short hash of all that decides the numbers: version, description, weights, schedule, samples, some images.
+
+    And of the files the adapter reads.
+    """
+    digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
+    data = stream.data
+    labels = data.labels.values() if isinstance(data, MaskedDomains) else (data.labels,)
+    for array in (stream.domain, stream.samples, *labels):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    for name in stream.data.names:
+        digest.update(np.ascontiguousarray(stream.data.images[name][:4]).tobytes())
+    for tensor in federation.network.state.values():
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    for path in federation.adapter.reads(federation.network):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float) -> Record:
+    matrices, rounds = tally.matrices.cpu().numpy(), tally.kept_rounds
+    if not len(rounds):  # nobody collaborates: the identity, once
+        matrices, rounds = np.eye(stream.clients, dtype=np.float32)[None], np.zeros(1, np.int64)
+    return Record(
+        settings=settings,
+        domains=stream.data.names,
+        seen=tally.seen(),
+        correct=tally.correct.cpu().numpy(),
+        domain=stream.domain,
+        class_seen=stream.class_counts(),
+        class_right=tally.right.cpu().numpy(),
+        class_predicted=tally.predicted.cpu().numpy(),
+        calibration=tally.calibration.cpu().numpy(),
+        entropy=tally.entropy.cpu().numpy(),
+        collaboration=matrices,
+        collaboration_rounds=rounds,
+        same_domain_weight=tally.same_domain_weight(),
+        bytes_up=int(tally.bytes[0]),
+        bytes_down=int(tally.bytes[1]),
+        seconds=float(tally.seconds),
+        peak_memory_mb=peak,
+    )
