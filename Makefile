@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint types unit slow gpu clean
+.PHONY: demo test lint types unit slow gpu fleet-test clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedctta run demo --out runs/demo --resume
@@ -23,6 +23,10 @@ unit: $(INSTALLED)
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# A fleet of real processes: the same result as the simulator, and faults. About an hour on two cores.
+fleet-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow -s tests/fleet
 
 gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu

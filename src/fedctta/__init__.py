@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-try:
-    __version__ = version("fedctta")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
+if TYPE_CHECKING:
+    from fedctta.adapters import Adapter
+    from fedctta.aggregators import Aggregator, Server, Uploads
+    from fedctta.clients import Client
+    from fedctta.data.corrupted import Domains
+    from fedctta.errors import UserError
+    from fedctta.experiment import Result, run
+    from fedctta.network import Network
+    from fedctta.records import Record
+    from fedctta.settings import Experiment
+    from fedctta.streams import Schedule
 
-from fedctta.adapters import Adapter
-from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.clients import Client
-from fedctta.data.corrupted import Domains
-from fedctta.errors import UserError
-from fedctta.experiment import Result, run
-from fedctta.network import Network
-from fedctta.records import Record
-from fedctta.settings import Experiment
-from fedctta.streams import Schedule
+    __version__: str
 
 __all__ = [
     "Adapter",
@@ -36,3 +34,46 @@ __all__ = [
     "__version__",
     "run",
 ]
+
+# Loaded on first use, so that what needs little of the package (a device, a Flower ClientApp) loads only that.
+_HOMES = {
+    "Adapter": "adapters",
+    "Aggregator": "aggregators",
+    "Client": "clients",
+    "Domains": "data.corrupted",
+    "Experiment": "settings",
+    "Network": "network",
+    "Record": "records",
+    "Result": "experiment",
+    "Schedule": "streams",
+    "Server": "aggregators",
+    "Uploads": "aggregators",
+    "UserError": "errors",
+    "run": "experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(f"fedctta.{_HOMES[name]}"), name)
+    else:
+        raise AttributeError(f"module 'fedctta' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fedctta")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "0+unknown"

@@ -1,0 +1,111 @@
+"""What a round of a real fleet costs on one machine: seconds, bytes on the wire, memory of each process.
+
+Starts SuperLink, SuperNodes, devices and the server as `fedctta fleet up` does, with TLS and node keys, plays some
+rounds, and prints two tables. Bytes are those of parcels, each way, without what HTTP and TLS add. Memory is resident,
+of a part and all it has started: the SuperNodes' includes the ClientApps that Flower starts for every message, and a
+device's the simulated stream it sees, so that one which reads image files is measured beside them.
+
+    python benchmarks/fleet_round.py --rounds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from fedctta.fleet.launch import Tryout, up
+from fedctta.fleet.parts import device
+from fedctta.fleet.supervisor import Supervisor
+from fedctta.models.zoo import weights_path
+
+
+class Observer:
+    """Notes what each round took, and the memory of every part twice a second."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[int, dict[str, Any]] = {}
+        self.memory: dict[str, list[float]] = defaultdict(list)
+
+    def watch(self, supervisor: Supervisor, status: dict[str, Any]) -> None:
+        """Look once."""
+        if status.get("round"):
+            self.rounds.setdefault(status["round"], status)
+        for name in supervisor.tended:
+            self.memory[name].append(supervisor.memory(name) / 2**20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="resnet8")
+    parser.add_argument("--weights", default="cifar10")
+    parser.add_argument("--aggregator", default="fedctta")
+    parser.add_argument("--devices", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--lockstep", action="store_true")
+    options = parser.parse_args()
+
+    weights = weights_path(options.model, options.weights)
+    run = {"model": options.model, "weights": str(weights), "aggregator": options.aggregator, "bn.momentum": 0.3}
+    observer = Observer()
+    with tempfile.TemporaryDirectory() as folder:
+        tryout = Tryout(Path(folder), options.devices, options.rounds, run, lockstep=options.lockstep)
+        status = up(tryout, observer.watch)
+        megabytes = reading_files(Path(folder), options, str(weights))
+    report(observer, status, options, megabytes)
+
+
+def reading_files(folder: Path, options: argparse.Namespace, weights: str) -> float:
+    """Return the most MB a device takes that reads image files, and does not draw a simulated stream in its process."""
+    images, random = folder / "images", np.random.default_rng(0)
+    images.mkdir()
+    for k in range(300):
+        Image.fromarray(random.integers(0, 256, (32, 32, 3), np.uint8)).save(images / f"{k:03}.png")
+    words = ["--model", options.model, "--weights", weights, "--data", f"folder:{images}", "--device", "cpu"]
+    part = device("files", [*words, "--state", str(folder / "files"), "--socket", str(folder / "s"), "--quiet"])
+    process = subprocess.Popen(part.command, env={**os.environ, **part.environment})
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    return usage.ru_maxrss / 1024
+
+
+def report(observer: Observer, status: dict[str, Any], options: argparse.Namespace, megabytes: float) -> None:
+    """Print what was seen."""
+    rounds = sorted(observer.rounds.items())
+    seconds = [told["seconds_of_round"] for _, told in rounds]
+    first, last = rounds[0][1], rounds[-1][1]
+    between = max(1, last["round"] - first["round"])
+    up_, down = ((last[key] - first[key]) / between / 1024 for key in ("bytes_up", "bytes_down"))
+
+    how = "lock-step" if options.lockstep else "free-running"
+    table = Table(title=f"A round of {options.devices} devices, {options.model} with {options.aggregator}, {how}")
+    for column in ("", "median", "least", "most"):
+        table.add_column(column, justify="right" if column else "left")
+    numbers = (statistics.median(seconds), min(seconds), max(seconds))
+    table.add_row("seconds a round", *(f"{number:.1f}" for number in numbers))
+    table.add_row("KB up a round, all devices", f"{up_:.1f}", "", "")
+    table.add_row("KB down a round, all devices", f"{down:.1f}", "", "")
+    memory = Table(title="Memory, MB resident")
+    for column in ("part", "median", "most"):
+        memory.add_column(column, justify="left" if column == "part" else "right")
+    for name, seen in observer.memory.items():
+        memory.add_row(name, f"{statistics.median(seen):.0f}", f"{max(seen):.0f}")
+    memory.add_row("a device that reads files", "", f"{megabytes:.0f}")
+    console = Console()
+    console.print(table, memory)
+    load = os.getloadavg()[0]
+    console.print(f"{status['round']} rounds, {status['refused']} refused; load {load:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""One round of the server as a pure function: uploads by row in, downloads by row and W out.
+
+The server keeps one row a device, as many as it will ever serve, so that what an aggregator remembers of N clients
+keeps its shape while devices come and go. A row without an upload holds the device's last model and counts nothing:
+
+    W = restrict(collaborate(uploads), receive, trust)        downloads = step(W uploads)
+
+guarded by the run's `robust`, just as `fedctta.rounds.Federation.play` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedctta.aggregators import Aggregator, Server, Uploads, overall, restrict
+from fedctta.clients import Client, stack
+from fedctta.mailbox import choose_rows
+from fedctta.network import Tensors
+from fedctta.robust import Robust
+from fedctta.rounds import Late
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one device sent, and by how many rounds it is late."""
+
+    own: Tensors
+    signals: Tensors = field(default_factory=dict)
+    age: int = 0
+
+
+class Standing(NamedTuple):
+    """What lives on from round to round: every device's last model, a row each, and the aggregator's memory."""
+
+    rows: Tensors
+    memory: Tensors
+
+
+class Closed(NamedTuple):
+    """What a round gave: the new standing, W, and the rows whose devices receive their new model."""
+
+    standing: Standing
+    weights: Tensor
+    receivers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A server method at work, with `server.clients` rows. `shared` is what a device of the source model uploads."""
+
+    aggregator: Aggregator
+    server: Server
+    shared: Tensors
+    late: Late = field(default_factory=Late)
+    robust: Robust = field(default_factory=Robust)
+
+    def start(self) -> Standing:
+        """Return the standing before the first round: every row is the source model."""
+        return Standing(stack(Client(self.shared), self.server.clients).own, self.aggregator.init(self.server))
+
+    def close(
+        self, standing: Standing, uploads: Mapping[int, Upload], receivers: Collection[int] | None = None
+    ) -> Closed:
+        """Mix the uploads by row; `receivers` get their mixture (None: all that sent something that counts)."""
+        with torch.no_grad():
+            return self._close(standing, uploads, receivers)
+
+    def _close(self, standing: Standing, uploads: Mapping[int, Upload], receivers: Collection[int] | None) -> Closed:
+        count, device = self.server.clients, self.server.network.device
+        trust = torch.zeros(count, device=device)
+        for row, upload in uploads.items():
+            trust[row] = self.late.trust(torch.tensor(upload.age)) if upload.age else 1
+        rows = {name: _lay({r: u.own[name] for r, u in uploads.items()}, old) for name, old in standing.rows.items()}
+        names = dict.fromkeys(name for upload in uploads.values() for name in upload.signals)
+        signals = {name: _lay({r: u.signals[name] for r, u in uploads.items()}, None, count) for name in names}
+
+        active = trust > 0
+        receive = active if receivers is None else mask(receivers, count, device)
+        punctual = all(upload.age == 0 for upload in uploads.values())
+        sent = Uploads(rows, signals, active, None, None if punctual and receivers is None else trust)
+        sent, receive = self.robust.admit(sent, receive, self.server.network.state)
+        mixing, memory = self.aggregator.collaborate(self.server, sent, standing.memory)
+        mixing = self.robust.limit(restrict(mixing, receive, sent.trust))
+        mixed, memory = self.aggregator.step(self.robust.mix(mixing, sent.own, rows), receive, memory)
+        mixed = {name: choose_rows(receive, new, rows[name]) for name, new in mixed.items()}
+        weights = overall(mixing, rows)
+        weights = weights.to_dense() if weights.is_sparse else weights
+        return Closed(Standing(mixed, memory), weights, tuple(receive.nonzero().flatten().tolist()))
+
+    def welcome(self, standing: Standing, joined: Collection[int]) -> Standing | None:
+        """Return the standing after those in the rows `joined` were greeted; None if nobody hands them anything."""
+        who = mask(joined, self.server.clients, self.server.network.device)
+        greeted = self.aggregator.welcome(standing.rows, who, standing.memory)
+        return None if greeted is standing.rows else Standing(greeted, standing.memory)
+
+
+def mask(rows: Collection[int], count: int, device: torch.device) -> Tensor:
+    """Return the rows as a mask[count]."""
+    chosen = torch.zeros(count, dtype=torch.bool, device=device)
+    chosen[list(rows)] = True
+    return chosen
+
+
+def _lay(sent: Mapping[int, Tensor], old: Tensor | None, count: int = 0) -> Tensor:
+    """Lay the sent rows over the old ones, or over zeros[count, ...]."""
+    first = next(iter(sent.values()), None)
+    if old is None:
+        assert first is not None
+        old = first.new_zeros(count, *first.shape)
+    if first is None:
+        return old
+    return old.index_copy(
+        0, torch.tensor(list(sent), device=old.device), torch.stack(list(sent.values())).to(old.device)
+    )

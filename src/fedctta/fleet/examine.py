@@ -1,0 +1,129 @@
+"""Every upload is looked at before it is used: form, names, shapes, numbers, size, round.
+
+A device may be broken, out of date or dishonest. What does not fit is refused with a reason; the server then goes on
+without it. Which numbers can be true is `fedctta.robust.plausible`'s to say, for signals as for tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+
+from fedctta.aggregators import Uploads
+from fedctta.fleet import wire
+from fedctta.fleet.collaboration import Upload
+from fedctta.network import Tensors
+from fedctta.robust import BOUND, plausible
+
+
+class Refused(Exception):
+    """A parcel that is not used; the message says why."""
+
+
+class Form(NamedTuple):
+    """A tensor's type and shape, as they are written in a hello."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def form_of(tensor: torch.Tensor) -> Form:
+    """Return a tensor's form.
+
+    >>> form_of(torch.zeros(2, 3))
+    Form(dtype='float32', shape=(2, 3))
+    """
+    return Form(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Knows what an upload must look like: the source's shared tensors and one example of the signals.
+
+    `variances` names the tensors that cannot be negative; `limit` is in bytes, `bound` that of `plausible`.
+    """
+
+    shared: Tensors
+    signals: Tensors
+    variances: frozenset[str]
+    adapter: str
+    limit: int = 64 << 20
+    bound: float = BOUND
+
+    def open(self, flat: NDArray[Any]) -> wire.Parcel:
+        """Return the parcel in these bytes."""
+        try:
+            return wire.unpack(flat, self.limit)
+        except wire.Malformed as error:
+            raise Refused(str(error)) from error
+
+    def hello(self, parcel: wire.Parcel) -> str:
+        """Return the name of a device that may take part."""
+        _expect(parcel, "hello")
+        name = parcel.note.get("device")
+        if not isinstance(name, str) or not name or len(name) > 100 or not name.isprintable():
+            raise Refused("a hello needs a printable device name of up to 100 letters")
+        if parcel.note.get("adapter") != self.adapter:
+            raise Refused(f"the device runs adapter {parcel.note.get('adapter')!r:.40}, the server {self.adapter!r}")
+        try:
+            told = {key: Form(str(d), tuple(map(int, shape))) for key, (d, shape) in _table(parcel.note).items()}
+        except (TypeError, ValueError) as error:
+            raise Refused("the hello's table of tensors cannot be read") from error
+        self._compare(told, {key: form_of(tensor) for key, tensor in self.shared.items()})
+        return name
+
+    def upload(self, parcel: wire.Parcel, round_: int, nonce: str) -> Upload:
+        """Return the upload that answers what was asked in `round_` under `nonce`."""
+        _expect(parcel, "upload")
+        if parcel.round != round_:
+            raise Refused(f"the upload is of round {parcel.round}, asked was round {round_}")
+        if parcel.note.get("nonce") != nonce:
+            raise Refused("the upload does not repeat the number of its question: it answers another one")
+        wanted = {f"own.{n}": t for n, t in self.shared.items()} | {f"signal.{n}": t for n, t in self.signals.items()}
+        found = {name: torch.from_numpy(array) for name, array in parcel.arrays.items()}
+        self._compare({n: form_of(t) for n, t in found.items()}, {n: form_of(t) for n, t in wanted.items()})
+        for name, tensor in found.items():
+            self._numbers(name, tensor, wanted[name])
+        own = {name: found[f"own.{name}"] for name in self.shared}
+        return Upload(own, {name: found[f"signal.{name}"] for name in self.signals})
+
+    def _compare(self, told: Mapping[str, Form], wanted: Mapping[str, Form]) -> None:
+        for name in sorted(wanted.keys() | told.keys()):
+            if name not in told:
+                raise Refused(f"tensor {name} is missing")
+            if name not in wanted:
+                raise Refused(f"tensor {name!r:.80} is unknown")
+            if told[name] != wanted[name]:
+                raise Refused(f"tensor {name} is {_text(told[name])}, not {_text(wanted[name])}")
+
+    def _numbers(self, name: str, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        one = Uploads({name: tensor[None]}, {}, torch.ones(1, dtype=torch.bool))
+        if not tensor.is_floating_point() or bool(plausible(one, {name: source.cpu()}, self.bound)):
+            return
+        if not bool(tensor.isfinite().all()):
+            raise Refused(f"tensor {name} holds values that are not finite")
+        if name.removeprefix("own.") in self.variances and bool((tensor < 0).any()):
+            raise Refused(f"tensor {name} is a variance and holds negative values")
+        most = f"{self.bound:g} times the source's and that of ones"
+        raise Refused(f"tensor {name} has norm {float(tensor.double().norm()):.4g}, more than {most}")
+
+
+def _expect(parcel: wire.Parcel, kind: str) -> None:
+    if parcel.kind != kind:
+        raise Refused(f"kind {parcel.kind!r} came where {kind!r} was asked for")
+
+
+def _table(note: wire.Note) -> dict[str, Any]:
+    table = json.loads(str(note["tensors"])) if "tensors" in note else None
+    if not isinstance(table, dict):
+        raise ValueError("no table")
+    return table
+
+
+def _text(form: Form) -> str:
+    return f"{form.dtype}{list(form.shape)}"

@@ -1,0 +1,95 @@
+"""The server's part of a fleet: what is started in which order, and a run that is led to its end through all deaths."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedctta.errors import UserError
+from fedctta.fleet import parts
+from fedctta.fleet.flower import Flower
+from fedctta.fleet.ledger import at_work
+from fedctta.fleet.parts import Link
+from fedctta.fleet.plan import Plan, load_plan
+from fedctta.fleet.supervisor import Supervisor
+
+START = 60.0  # seconds for the SuperLink to answer
+ENDED = 60.0  # seconds after a deadline for what devices have left behind
+SILENCE = 20.0  # seconds without news from the server after which its run is looked at
+
+Watch = Callable[[Supervisor, dict[str, Any]], None]
+
+
+def start_server(
+    supervisor: Supervisor, link: Link, home: Path, public_keys: Sequence[Path], outside: tuple[str, int] | None = None
+) -> Flower:
+    """Start SuperLink and process starter, let the nodes with these keys in, and open the gate to the outside."""
+    database = home / "superlink.db"
+    home.mkdir(parents=True, exist_ok=True)
+    supervisor.start(parts.superlink(link, database, home / "superlink"))
+    _await(link, supervisor, "superlink")
+    flower = Flower(link, home)
+    for key in public_keys:
+        flower.register(key)
+    supervisor.start(parts.superexec(link, home / "superexec"))
+    if outside is not None:
+        supervisor.start(parts.gate(*outside, link))
+    return flower
+
+
+def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> dict[str, Any]:
+    """Submit the run, and once more whenever it has died; return its last status when all rounds are played."""
+    settings = load_plan(plan)
+    began = submitted = looked = time.time()
+    run = flower.submit(plan)
+    before, moved = -1, time.monotonic()
+    while True:
+        supervisor.tend()
+        status = read_status(Path(settings.state))
+        watch(supervisor, status)
+        if (now := int(status.get("round", 0))) != before:
+            before, moved = now, time.monotonic()
+        if supervisor.all_done and time.monotonic() - moved > settings.deadline + ENDED:
+            raise UserError(
+                f"all devices came to the end of their data after {now} rounds: give them more (slots=), a"
+                " longer --pace, or fewer rounds"
+            )
+        if _finished(status, settings, began):
+            return status
+        written = float(status.get("written", 0))
+        if time.time() - max(looked, written) > SILENCE:
+            died = written > submitted and not at_work(Path(settings.state))  # Flower notices that after a minute
+            with suppress(UserError):  # the SuperLink may be on its way back: next time
+                if died or not flower.running(run):
+                    submitted, run = time.time(), flower.submit(plan)
+            looked = time.time()
+        time.sleep(0.5)
+
+
+def read_status(state: Path) -> dict[str, Any]:
+    """Return what the server last wrote of itself; nothing if it has not yet."""
+    try:
+        content = json.loads((state / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _finished(status: dict[str, Any], plan: Plan, since: float) -> bool:
+    return status.get("doing") == "finished" and status.get("round", 0) >= plan.rounds and status["written"] >= since
+
+
+def _await(link: Link, supervisor: Supervisor, name: str) -> None:
+    """Wait until somebody listens at the link's port."""
+    until = time.monotonic() + START
+    while time.monotonic() < until:
+        supervisor.tend()
+        with suppress(OSError), socket.create_connection((link.host, link.port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise UserError(f"{name} did not come up within {START:.0f} s: {supervisor.tail(name)}")

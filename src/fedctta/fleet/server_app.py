@@ -1,0 +1,65 @@
+"""The Flower ServerApp: reads its plan and leads the fleet through its rounds.
+
+The run's configuration names the plan's file (`plan="/srv/fedctta/fleet.toml"`) on the server's machine, where paths of
+weights and state are good as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from fedctta.errors import UserError
+from fedctta.files import require_writable
+
+try:
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+except ImportError as error:
+    raise UserError("a fleet needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
+
+from fedctta.fleet.conductor import Conductor
+from fedctta.fleet.plan import build, load_plan
+from fedctta.fleet.questions import Questions
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Lead the fleet of the plan; a server that was stopped goes on where it was."""
+    place = context.run_config.get("plan")
+    if not isinstance(place, str) or not place:
+        raise UserError("the run does not name its plan: start it with --run-config 'plan=\"/path/to/fleet.toml\"'")
+    plan = load_plan(Path(place))
+    with logged(Path(plan.state) / "server.log"):
+        hub, examiner = build(plan)
+        conductor = Conductor(plan, hub, examiner, Questions(grid, plan.ttl))
+        try:
+            conductor.lead()
+        finally:
+            conductor.ledger.close()
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Write what happens to a file, of at most 2 x 10 MB: Flower does not keep what a ServerApp prints."""
+    require_writable(path.parent)
+    handler = RotatingFileHandler(path, maxBytes=10 << 20, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("fedctta.fleet")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    except Exception:
+        logger.exception("the server ends")
+        raise
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        handler.close()

@@ -1,0 +1,102 @@
+"""A fleet of real processes, with TLS and keys, gives what the simulator gives, and strangers stay out.
+
+Three rounds run with the other tests; thirty take minutes for each aggregator: make fleet-test.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+import time
+from http.client import HTTPSConnection
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pretend import assemble, simulated
+
+from fedctta.fleet.certificates import add_node, make_keys
+from fedctta.fleet.launch import Tryout, up
+from fedctta.fleet.ledger import read_collaboration
+from fedctta.fleet.parts import Link, free_port, supernode
+from fedctta.fleet.serve import start_server
+from fedctta.fleet.supervisor import Supervisor
+
+pytestmark = pytest.mark.usefixtures("alone")
+LONG = [pytest.param(name, 30, marks=pytest.mark.slow) for name in ("fedavg", "fedctta", "fedtsa", "pfedbbn")]
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("fedctta", 3), *LONG])
+def test_lock_step_over_real_processes_is_the_simulator(tmp_path, name, rounds):
+    memory, seconds = {}, {}
+
+    def watch(supervisor, status):
+        seconds[status.get("round")] = status.get("seconds_of_round")
+        for part in supervisor.tended:
+            memory[part] = max(memory.get(part, 0), supervisor.memory(part) >> 20)
+
+    status = up(Tryout(tmp_path, 4, rounds, {"aggregator": name, "slots": 2}, lockstep=True), watch)
+    assert status["round"] == rounds
+    assert status["refused"] == 0
+
+    federation, stream = assemble(aggregator=name)
+    expected, weights = simulated(federation, stream, rounds)
+    same = 0
+    for k in range(4):
+        lines = (tmp_path / "devices" / f"device-{k}" / "predictions.jsonl").read_text().splitlines()
+        found = torch.tensor([json.loads(line)["class"] for line in lines]).view(rounds, -1)
+        same += int((found == torch.stack([p[k] for p in expected])).sum())
+    assert same >= 0.999 * 4 * rounds * expected[0].shape[1]
+    for t in range(rounds):
+        torch.testing.assert_close(read_collaboration(tmp_path / "server", t)[0], weights[t], atol=1e-4, rtol=0)
+    rounded = sorted(s for s in seconds.values() if s)
+    print(f"\n{name}: {same} predictions equal; median round {rounded[len(rounded) // 2]} s; MB {memory}; {status}")
+
+
+def post(port, path, keys):
+    trust = ssl.create_default_context(cafile=str(keys / "ca.crt"))
+    connection = HTTPSConnection("127.0.0.1", port, timeout=20, context=trust)
+    connection.request("POST", path, b"", {"Content-Type": "application/x-protobuf"})
+    return connection.getresponse().status
+
+
+def wait_for_line(supervisor, log, words, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not (log.exists() and any(word in log.read_text() for word in words)):
+        supervisor.tend()
+        assert time.monotonic() < until, log.read_text() if log.exists() else "no log"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_from_outside_only_nodes_with_a_known_key_get_in(tmp_path):
+    keys, inner, outer = tmp_path / "keys", free_port(), free_port()
+    make_keys(keys, [], 1)
+    add_node(keys, "stranger")
+    with Supervisor(tmp_path / "logs") as supervisor:
+        link = Link("127.0.0.1", inner, keys)
+        known = [keys / "nodes" / "device-0.pub"]
+        start_server(supervisor, link, tmp_path / "flower", known, ("127.0.0.1", outer))
+        wait_for_line(supervisor, tmp_path / "logs" / "gate.log", ["running on"])
+        for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/v1/control/register-node", "/docs"):
+            assert post(outer, path, keys) == 404
+        assert post(inner, "/v1/control/list-runs", keys) != 404  # it is there, and cannot be reached from outside
+        assert post(outer, "/v1/fleet/pull-messages", keys) in (400, 401, 403, 415)
+
+        outside = Link("127.0.0.1", outer, keys)
+        for name in ("device-0", "stranger"):
+            key, door = keys / "nodes" / f"{name}.key", tmp_path / f"{name}.sock"
+            supervisor.start(supernode(outside, name, door, free_port(), tmp_path / name, key))
+        wait_for_line(supervisor, tmp_path / "logs" / "node-device-0.log", ["SuperNode ID"])
+        until = time.monotonic() + 60
+        while not supervisor.tended["node-stranger"].deaths and time.monotonic() < until:
+            supervisor.tend()
+            time.sleep(0.2)
+        assert supervisor.tended["node-stranger"].deaths
+        assert "SuperNode ID" not in (tmp_path / "logs" / "node-stranger.log").read_text()
+        assert supervisor.tended["node-device-0"].state == "running"
