@@ -42,6 +42,13 @@ def test_round_trip(saved):
     assert zoo.read_card(path) == {"model": MODEL, "accuracy": 0.5}
 
 
+def test_a_plain_state_dict_is_taken(saved, tmp_path):
+    module, path = saved[0], tmp_path / "plain.safetensors"
+    save_file(module.state_dict(), path)
+    loaded = zoo.load_model(MODEL, "shapes", weights=path)
+    assert torch.equal(loaded.stem[0].weight, module.stem[0].weight)
+
+
 def test_stored_dtypes_and_names(saved):
     module, path = saved
     stored = load_file(path)

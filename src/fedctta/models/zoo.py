@@ -92,7 +92,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
     if not path.is_file():
         raise UserError(f"no weights at {path}: check the path, or use weights=auto")
     try:
-        stored: dict[str, Tensor] = load_file(path)
+        stored = _without_counters(load_file(path))
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path} is damaged or not a safetensors file: make it again with `fedctta pretrain`"
@@ -144,7 +144,12 @@ def read_card(path: Path) -> dict[str, Any]:
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
     """Return every tensor a checkpoint holds: all but BatchNorm's batch counters, which nothing reads."""
-    return {n: t for n, t in module.state_dict().items() if not n.endswith("num_batches_tracked")}
+    return _without_counters(module.state_dict())
+
+
+def _without_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out BatchNorm's counters of batches, which no pass reads."""
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
 
 
 def _first_mismatch(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> str | None:
