@@ -15,7 +15,9 @@ import os
 import statistics
 import subprocess
 import tempfile
+import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +75,13 @@ def reading_files(folder: Path, options: argparse.Namespace, weights: str) -> fl
         Image.fromarray(random.integers(0, 256, (32, 32, 3), np.uint8)).save(images / f"{k:03}.png")
     words = ["--model", options.model, "--weights", weights, "--data", f"folder:{images}", "--device", "cpu"]
     part = device("files", [*words, "--state", str(folder / "files"), "--socket", str(folder / "s"), "--quiet"])
-    process = subprocess.Popen(part.command, env={**os.environ, **part.environment})
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0
-    return usage.ru_maxrss / 1024
+    process, most = subprocess.Popen(part.command, env={**os.environ, **part.environment}), 0
+    while process.poll() is None:  # not the kernel's count at the end, which begins with this process's own memory
+        with suppress(OSError, IndexError):
+            most = int(Path(f"/proc/{process.pid}/status").read_text().split("VmHWM:")[1].split()[0])
+        time.sleep(0.02)
+    assert process.returncode == 0
+    return most / 1024
 
 
 def report(observer: Observer, status: dict[str, Any], options: argparse.Namespace, megabytes: float) -> None:
