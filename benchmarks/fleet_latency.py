@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--adapter", default="bn")
     parser.add_argument("--aggregator", default="fedavg")
     parser.add_argument("--batches", type=int, default=500, help="of each kind")
-    parser.add_argument("--block", type=int, default=50)
+    parser.add_argument("--block", type=int, default=25)
     parser.add_argument("--every", type=float, default=1.0)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
