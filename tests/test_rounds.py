@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -204,6 +205,12 @@ def test_outputs_that_are_not_finite_stop_the_run(tiny_network, stream):
     tiny_network.state["5.bias"] = torch.full((3,), torch.nan)
     with pytest.raises(UserError, match="NaN or infinite"):
         simulate(federation(tiny_network), stream)
+
+
+def test_graphs_that_cannot_be_are_told(tiny_network, stream):
+    insisting = replace(federation(tiny_network), graphs="always")
+    with pytest.raises(UserError, match="lift=graph needs images with one label each that fit on a CUDA GPU"):
+        simulate(insisting, stream)
 
 
 @pytest.mark.gpu

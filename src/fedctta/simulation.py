@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from fedctta.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
+from fedctta.errors import UserError
 from fedctta.models.inputs import to_input
 from fedctta.network import Tensors
 from fedctta.replay import Replay
@@ -97,6 +98,10 @@ def _player(federation: Federation, stream: Stream, tally: Tally) -> Callable[[S
     resident = make_resident(stream, federation.network.device)
     read = partial(_read, stream, federation.network.device) if resident is None else resident.read
     as_ever = partial(_next, federation, stream, tally, read)
+    if federation.graphs == "always" and resident is None:
+        raise UserError(
+            "lift=graph needs images with one label each that fit on a CUDA GPU: use lift=vmap or lift=auto"
+        )
     if federation.graphs == "never" or resident is None:
         return as_ever
     replay = Replay(federation, stream, tally, resident)
