@@ -12,15 +12,17 @@ A dense model predicts every pixel. Its pixels are then what images are elsewher
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedctta.convolution import Form, convolve
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -91,22 +93,55 @@ def weighted(weights: Tensor) -> NormRule:
 
 def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
     """Mean and biased variance of every channel of x[B, C, ...], images counted by weights[B]."""
-    over = [d for d in range(x.dim()) if d != 1]
-    if weights is None and x.dtype in _SHORT:  # summed in full, without a copy of x in full
-        mean = x.mean(over, dtype=torch.float32)
-        length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
-        return Statistics(mean, (length.square() / (x.numel() // x.shape[1]) - mean.square()).clamp_min(0))
-    if weights is None and x.is_cuda:
-        var, mean = torch.var_mean(x, dim=over, correction=0)
-        return Statistics(mean, var)
-    if weights is None:  # on a CPU two plain passes are several times faster than torch.var_mean
-        mean = x.mean(over)
-        return Statistics(mean, (x - mean.view(-1, *[1] * (x.dim() - 2))).square().mean(over))
+    if weights is None:
+        of: Callable[[Tensor], tuple[Tensor, Tensor]] = _Moments.apply if torch.is_grad_enabled() else _moments
+        return Statistics(*of(x))
+    over = _all_but_channels(x)
     share = torch.where(weights.sum() > 0, weights, 1)
     share = (share / share.sum()).view(-1, *[1] * (x.dim() - 1)) / (x.numel() // (x.shape[0] * x.shape[1]))
     mean = (share * x).sum(over)
     centred = x - mean.view(-1, *[1] * (x.dim() - 2))
     return Statistics(mean, (share * centred.square()).sum(over))
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of every channel of x[B, C, ...]."""
+    over = _all_but_channels(x)
+    if x.dtype in _SHORT:  # summed in full, without a copy of x in full
+        mean = x.mean(over, dtype=torch.float32)
+        length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
+        return mean, (length.square() / (x.numel() // x.shape[1]) - mean.square()).clamp_min(0)
+    if x.is_cuda:
+        var, mean = torch.var_mean(x, dim=over, correction=0)
+        return mean, var
+    mean = x.mean(over)  # on a CPU two plain passes are several times faster than torch.var_mean
+    return mean, (x - mean.view(-1, *[1] * (x.dim() - 2))).square().mean(over)
+
+
+class _Moments(torch.autograd.Function):
+    """`_moments` with its gradient in one pass: (g_mean + 2 g_var (x - mean)) / n."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        return _moments(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs, output[0])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        x, mean = ctx.saved_tensors
+        slope = 2 * gradients[1]
+        n, over = x.numel() // x.shape[1], (-1,) + (1,) * (x.dim() - 2)
+        shift, slope = ((part / n).to(x.dtype).view(over) for part in (gradients[0] - slope * mean, slope))
+        return torch.addcmul(shift, x, slope)
 
 
 def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistics:
@@ -116,9 +151,10 @@ def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistic
 
 @dataclass
 class _Pass:
-    """The rule of the pass under way, and what its layers leave behind."""
+    """The rule of the pass under way, which tensors are the client's own, and what layers leave behind."""
 
     rule: NormRule = stored
+    own: Collection[str] = ()
     statistics: Tensors = field(default_factory=dict)
     features: Tensor | None = None
 
@@ -177,6 +213,9 @@ class Network:
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         self._module = self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._module, self.norms = _make_norms_explicit(self._module, self)
+        for name, layer in self._module.named_modules():
+            if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+                layer._conv_forward = partial(self._convolve, f"{name}.weight".removeprefix("."), layer)  # type: ignore[method-assign]
         self.affine = tuple(
             f"{name}.{kind}".removeprefix(".")
             for name, layer in self._module.named_modules()
@@ -202,7 +241,7 @@ class Network:
 
     def __call__(self, own: Mapping[str, Tensor], x: Tensor, rule: NormRule = stored) -> Output:
         """Run the model on one batch with a client's own tensors."""
-        self._pass = now = _Pass(rule)
+        self._pass = now = _Pass(rule, own.keys())
         try:
             with self._arithmetic():
                 logits = torch.func.functional_call(self._module, {**self.state, **own}, (x,))
@@ -212,6 +251,14 @@ class Network:
             logits = logits.movedim(1, -1).flatten(0, 2)
         features = logits if now.features is None else now.features
         return Output(_full(logits), _full(features), now.statistics)
+
+    def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+        """Convolve as the layer does, on a GPU in a way that suits kernels of the client's own."""
+        if not x.is_cuda or name not in self._pass.own:
+            plain: Tensor = nn.Conv2d._conv_forward(layer, x, kernel, bias)
+            return plain
+        y = convolve(x, kernel, Form(layer.stride, layer.padding, layer.dilation, layer.groups))  # type: ignore[arg-type]
+        return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         if not self.short or self.device.type != "cuda":

@@ -1,0 +1,244 @@
+"""Convolutions whose kernels are each client's own.
+
+`torch.func.vmap` makes of N such convolutions one with N times the groups, which cuDNN does well for kernels of 3 x 3
+with many channels in a group, and badly otherwise: it walks through pointwise and narrow groups one by one. So, over
+all clients at once,
+
+    pointwise kernels        are one batched matrix product, [pixels, C] x [C, O] a client,
+    few and narrow groups    are laid out as one kernel, with zeros between the groups,
+    all others               have a group for each client.
+
+Activations of all clients stay in one order of memory, [B, H, W, N, C], so that nothing is transposed on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+NARROW, FEW = 32, 8  # channels in a group, and groups, up to which zeros between groups cost less than the groups
+
+
+class Form(NamedTuple):
+    """All of a convolution but its tensors."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def pointwise(self, kernel: Tensor) -> bool:
+        """Whether an output sees a single pixel, in a single group."""
+        return tuple(kernel.shape[-2:]) == (1, 1) and self.groups == 1 and self.padding == (0, 0)
+
+    def narrow(self, kernel: Tensor) -> bool:
+        """Whether there are few groups of few channels."""
+        return 1 < self.groups <= FEW and kernel.shape[-3] <= NARROW
+
+
+def convolve(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
+    """Convolve x[B, C, H, W] with a kernel[O, C / groups, h, w]: fast under vmap with a kernel for every client."""
+    if x.is_cuda and torch.is_autocast_enabled("cuda"):
+        x, kernel = (tensor.to(torch.get_autocast_dtype("cuda")) for tensor in (x, kernel))
+    result: Tensor = _Convolution.apply(x, kernel, form)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Convolution(torch.autograd.Function):
+    """y = x * kernel. Vmapped, images are folded into one batch if they share the kernel, and stacked if not."""
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
+        return F.conv2d(x, kernel, None, *form)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _remember(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        return _wanted(ctx, _Gradients, gradients[0])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, kernel: Tensor, form: Form) -> tuple[Tensor, int]:
+        if in_dims[1] is None:
+            (x,) = _stacked(info, in_dims, x)
+            together = _Convolution.apply(x.flatten(0, 1), kernel, form)  # type: ignore[no-untyped-call]
+            return together.view(*x.shape[:2], *together.shape[1:]), 0
+        return _Many.apply(*_stacked(info, in_dims, x, kernel), form), 0  # type: ignore[no-untyped-call]
+
+
+class _Many(torch.autograd.Function):
+    """The same of N clients: x[N, B, C, H, W], kernels[N, O, C / groups, h, w]. Vmapped, there are more of them."""
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
+        if form.pointwise(kernel):
+            seen = _strided(x, form)
+            return _products(_rows(seen), kernel.flatten(2).mT, seen)
+        whole, groups = _side_by_side_kernels(kernel, form)
+        return _apart(F.conv2d(_side_by_side(x), whole, None, *form[:3], groups), len(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _remember(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        return _wanted(ctx, _ManyGradients, gradients[0])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, kernel: Tensor, form: Form) -> tuple[Tensor, int]:
+        x, kernel = _stacked(info, in_dims, x, kernel)
+        y = _Many.apply(x.flatten(0, 1), kernel.flatten(0, 1), form)  # type: ignore[no-untyped-call]
+        return y.view(*x.shape[:2], *y.shape[1:]), 0
+
+
+class _Gradients(torch.autograd.Function):
+    """Gradients of x and of the kernel; those not wanted are empty."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor, Tensor]:
+        return _backward(gradient, x, kernel, form, form.groups, wanted)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: Any
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        every = _stacked(info, in_dims, gradient, x, kernel)
+        return _ManyGradients.apply(*every, form, wanted), (0, 0)  # type: ignore[no-untyped-call]
+
+
+class _ManyGradients(torch.autograd.Function):
+    """The same of N clients."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor, Tensor]:
+        of_x = of_kernel = gradient.new_zeros(len(x), 0)
+        if form.pointwise(kernel):
+            rows, seen = _rows(gradient), _strided(x, form)
+            if wanted[0]:
+                of_x = _products(rows, kernel.flatten(2), seen)
+            if wanted[0] and form.stride != (1, 1):
+                of_x, _strided(of_x, form)[:] = _side_by_side_zeros(x), of_x
+            if wanted[1]:
+                of_kernel = (rows.mT @ _rows(seen)).view_as(kernel)
+            return of_x, of_kernel
+        whole, groups = _side_by_side_kernels(kernel, form)
+        of_all, of_whole = _backward(_side_by_side(gradient), _side_by_side(x), whole, form, groups, wanted)
+        if wanted[0]:
+            of_x = _apart(of_all, len(x))
+        if wanted[1]:
+            of_kernel = _own_kernels(of_whole, kernel, form)
+        return of_x, of_kernel
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: Any
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        every = _stacked(info, in_dims, gradient, x, kernel)
+        flat = _ManyGradients.apply(*(t.flatten(0, 1) for t in every), form, wanted)  # type: ignore[no-untyped-call]
+        counts = every[1].shape[:2]
+        of_x, of_kernel = (part.view(*counts, *part.shape[1:]) for part in flat)
+        return (of_x, of_kernel), (0, 0)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...]) -> None:
+    x, kernel, ctx.form = inputs
+    ctx.save_for_backward(x, kernel)
+
+
+def _wanted(ctx: Any, of: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    wanted = ctx.needs_input_grad[:2]
+    of_x, of_kernel = of.apply(gradient, *ctx.saved_tensors, ctx.form, wanted)
+    return of_x if wanted[0] else None, of_kernel if wanted[1] else None, None
+
+
+def _backward(
+    gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, groups: int, wanted: tuple[bool, bool]
+) -> tuple[Tensor, Tensor]:
+    fixed = (None, *(list(part) for part in form[:3]), False, [0, 0], groups, [*wanted, False])
+    of_x, of_kernel, _ = torch.ops.aten.convolution_backward(gradient, x, kernel, *fixed)
+    nothing = gradient.new_zeros(0)
+    return of_x if wanted[0] else nothing, of_kernel if wanted[1] else nothing
+
+
+def _stacked(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
+    """Bring the clients' axis to the front of every tensor."""
+    count = info.batch_size
+    pairs = zip(tensors, in_dims, strict=False)
+    return [t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+
+
+def _strided(x: Tensor, form: Form) -> Tensor:
+    """Return the pixels of x[N, B, C, H, W] that a pointwise kernel sees."""
+    down, across = form.stride
+    return x[..., ::down, ::across]
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return x[N, B, C, H, W] as rows of pixels [N, B H W, C]."""
+    return x.permute(0, 1, 3, 4, 2).flatten(1, 3)
+
+
+def _products(rows: Tensor, matrices: Tensor, like: Tensor) -> Tensor:
+    """Return rows @ matrices as [N, B, O, H, W] with the pixels of `like`, in the common order of memory."""
+    clients, pixels, outputs = len(rows), rows.shape[1], matrices.shape[-1]
+    together = rows.new_empty(pixels, clients, outputs)
+    torch.bmm(rows, matrices, out=together.transpose(0, 1))
+    images, height, width = like.shape[1], *like.shape[-2:]
+    return together.view(images, height, width, clients, outputs).permute(3, 0, 4, 1, 2)
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """Return x[N, B, C, H, W] as [B, N C, H, W], channels last."""
+    return x.permute(1, 3, 4, 0, 2).contiguous().flatten(3).permute(0, 3, 1, 2)
+
+
+def _side_by_side_zeros(x: Tensor) -> Tensor:
+    """Return zeros of the shape of x[N, B, C, H, W], in the common order of memory."""
+    clients, images, channels, height, width = x.shape
+    return x.new_zeros(images, height, width, clients, channels).permute(3, 0, 4, 1, 2)
+
+
+def _apart(y: Tensor, clients: int) -> Tensor:
+    """Return y[B, N O, H, W] as [N, B, O, H, W]."""
+    return y.view(len(y), clients, -1, *y.shape[2:]).transpose(0, 1)
+
+
+def _side_by_side_kernels(kernel: Tensor, form: Form) -> tuple[Tensor, int]:
+    """Return kernels[N, O, C / g, h, w] as [N O, c, h, w], channels last, and the number of groups they make."""
+    last = kernel.permute(0, 1, 3, 4, 2).contiguous()
+    if not form.narrow(kernel):
+        return last.flatten(0, 1).permute(0, 3, 1, 2), len(kernel) * form.groups
+    clients, outputs, height, width, channels = last.shape
+    g = form.groups
+    wide = last.new_zeros(clients, g, outputs // g, height, width, g, channels)
+    wide.diagonal(dim1=1, dim2=5).copy_(last.view(clients, g, outputs // g, height, width, channels).movedim(1, -1))
+    return wide.view(clients * outputs, height, width, g * channels).permute(0, 3, 1, 2), clients
+
+
+def _own_kernels(of_whole: Tensor, kernel: Tensor, form: Form) -> Tensor:
+    """Undo `_side_by_side_kernels`."""
+    if not form.narrow(kernel):
+        return of_whole.view(len(kernel), -1, *of_whole.shape[1:])
+    clients, outputs, channels, height, width = kernel.shape
+    g = form.groups
+    wide = of_whole.permute(0, 2, 3, 1).reshape(clients, g, outputs // g, height, width, g, channels)
+    own = wide.diagonal(dim1=1, dim2=5).movedim(-1, 1)  # [N, g, O / g, h, w, C / g]
+    return own.flatten(1, 2).permute(0, 1, 4, 2, 3)
