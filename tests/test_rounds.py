@@ -12,6 +12,7 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
+from fedctta.aggregators.fedavg import FedAvg
 from fedctta.clients import choose_lift
 from fedctta.errors import UserError
 from fedctta.models.inputs import to_input
@@ -224,3 +225,41 @@ def test_cuda_agrees_with_the_cpu(adapter, tiny_module, stream):
         here = simulate(federation(Network(tiny_module, "cpu"), adapter, "fedctta"), stream)
     torch.testing.assert_close(there.matrices.cpu(), here.matrices, atol=1e-4, rtol=1e-3)
     assert (there.correct.cpu() - here.correct).abs().sum() <= 1
+
+
+class Prophet(FedAvg):
+    """Says which rounds it was asked to foresee."""
+
+    def foresee(self, server, read, rounds):
+        return {"shapes": torch.tensor([[t, *read(t).shape] for t in rounds])}
+
+
+def test_the_server_is_shown_what_all_will_see_where_that_is_of_use(tiny_network, stream, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        Prophet, "collaborate", lambda self, server, uploads, memory: asked.append(memory) or NotImplemented
+    )
+
+    def memory(federation, stream):
+        with pytest.raises(TypeError):
+            simulate(federation, stream)
+        return asked[-1]
+
+    one = federation(tiny_network, aggregator=Prophet())
+    assert memory(one, stream) == {}, "on a CPU it is of no use"
+    monkeypatch.setattr("fedctta.simulation._foreseeable", lambda federation, stream: True)
+    assert memory(replace(one, interval=2), stream)["shapes"].tolist() == [
+        [t, 4, 4, 3, 8, 8] for t in range(1, len(stream), 2)
+    ]
+
+
+@pytest.mark.gpu
+def test_fedtsa_ahead_is_fedtsa_round_by_round(tiny_module, stream):
+    from fedctta.machine import arithmetic
+    from fedctta.network import Network
+
+    with arithmetic():
+        one = federation(Network(tiny_module, "cuda"), "bn", "fedtsa")
+        ahead, as_ever = simulate(one, stream), simulate(replace(one, ahead=False), stream)
+    torch.testing.assert_close(ahead.matrices, as_ever.matrices, atol=1e-4, rtol=1e-3)
+    assert (ahead.correct - as_ever.correct).abs().sum() <= 1

@@ -72,6 +72,7 @@ class Federation:
     robust: Robust = field(default_factory=Robust)
     liars: Liars | None = None
     noise: Noise | None = None
+    ahead: bool = True  # on a GPU, let the server work out beforehand what does not depend on adaptation
 
     @property
     def network(self) -> Network:

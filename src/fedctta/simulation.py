@@ -18,7 +18,7 @@ from fedctta.errors import UserError
 from fedctta.models.inputs import to_input
 from fedctta.network import Tensors
 from fedctta.replay import Replay
-from fedctta.resident import Batches, make_resident
+from fedctta.resident import Batches, Resident, make_resident
 from fedctta.rounds import Federation, State, flatten, unflatten
 from fedctta.streams import ABSENT, Stream
 from fedctta.tally import Tally
@@ -73,7 +73,13 @@ def simulate(
 
     began = last_save = perf_counter()
     with torch.no_grad(), postponed_interrupt() as interrupt:
-        play = _player(federation, stream, tally)
+        resident = make_resident(stream, device)
+        read = partial(_read, stream, device) if resident is None else resident.read
+        if not start and _foreseeable(federation, stream):
+            rounds = federation.aggregations(len(stream)).tolist()
+            foreseen = federation.aggregator.foresee(federation.server, lambda t: read(t).x, rounds)
+            state = state._replace(memory=state.memory | foreseen)
+        play = _player(federation, stream, tally, resident, read)
         for t in range(start, len(stream)):
             state = play(state, t)
             if retention is not None:
@@ -93,10 +99,17 @@ def simulate(
     return tally
 
 
-def _player(federation: Federation, stream: Stream, tally: Tally) -> Callable[[State, int], State]:
-    """Return the function that plays and records a round: from images on the device, and by graphs, where possible."""
-    resident = make_resident(stream, federation.network.device)
-    read = partial(_read, stream, federation.network.device) if resident is None else resident.read
+def _foreseeable(federation: Federation, stream: Stream) -> bool:
+    """Whether the server will hear from everybody in every round just what they see, and there is a GPU to use it."""
+    as_usual = stream.delay is None and federation.liars is None and federation.robust.way == "none"
+    everybody = bool((stream.domain != ABSENT).all())
+    return federation.ahead and as_usual and everybody and federation.network.device.type == "cuda"
+
+
+def _player(
+    federation: Federation, stream: Stream, tally: Tally, resident: Resident | None, read: Callable[[int], Batches]
+) -> Callable[[State, int], State]:
+    """Return the function that plays and records a round, by graphs where possible."""
     as_ever = partial(_next, federation, stream, tally, read)
     if federation.graphs == "always" and resident is None:
         raise UserError(

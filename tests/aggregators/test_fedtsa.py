@@ -10,7 +10,7 @@ from torch import nn
 
 from fedctta.aggregators import Server, Uploads, aggregators, restrict
 from fedctta.aggregators.fedtsa import FedTSA
-from fedctta.clients import by_vmap
+from fedctta.clients import Client, by_vmap
 from fedctta.errors import UserError
 from fedctta.network import Network
 
@@ -123,6 +123,28 @@ def test_ablations_leave_out_what_they_say():
             assert (weights - other).abs().max() > 1e-4
     # A window of one slot has nothing to attend to over time.
     torch.testing.assert_close(matrix(window=1), matrix(window=1, ablation="no-time"), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"variant": "code"}, {"ablation": "no-time"}, {"ablation": "s-sim"}])
+@pytest.mark.parametrize("at_once", [1, 2**24])
+def test_rounds_foreseen_are_rounds_played(parameters, at_once, monkeypatch):
+    """All blocks trained at once, or in parts, give the matrices of one training a round."""
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", at_once)
+    method = FedTSA(**parameters, window=3, epochs=10, lr=1e-2)
+    server, batches = make_server(), 2 * torch.rand(5, 3, 2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    memory, ahead = method.init(server), method.init(server) | method.foresee(server, batches.__getitem__, range(5))
+    for x in batches:
+        said = by_vmap(lambda b: method.signal(server.network, Client({}), b))(x)
+        now = Uploads({}, said, torch.ones(3, dtype=torch.bool))
+        expected, memory = method.collaborate(server, now, memory)
+        weights, ahead = method.collaborate(server, now, ahead)
+        torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-4)
+    assert int(ahead["round"]) == 5
+
+
+def test_too_many_clients_are_not_foreseen(monkeypatch):
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.LARGEST", 8)
+    assert FedTSA().foresee(make_server(), lambda t: torch.zeros(3, 2, 1, 2, 2), range(1)) == {}
 
 
 def test_constants_are_the_variants_unless_given():

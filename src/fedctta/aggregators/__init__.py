@@ -8,7 +8,7 @@ is a dictionary of tensors that it is handed and gives back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -79,6 +79,15 @@ class Aggregator:
 
     def keeps(self, memory: Tensors) -> Tensors:
         """Return the model the server keeps of its own, if it does."""
+        return {}
+
+    def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
+        """Return memories for what can be worked out beforehand, given all that clients will see in a simulation.
+
+        `rounds` are those that end with an aggregation, in all of which everybody takes part; `read`(t) gives the
+        batches x[N, B, ...] of round t. Only what does not depend on adaptation can be foreseen, and only to do at
+        once what would give the same round by round.
+        """
         return {}
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:

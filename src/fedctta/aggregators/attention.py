@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -170,21 +170,45 @@ def draw_noise(key: Tensor, clients: int, slots: int, how: Training) -> Pairs | 
     return Pairs(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
-@torch.enable_grad()
 def train(x: Tensor, known: Tensor, noise: Pairs | None, how: Training) -> Tensor:
-    """Train a fresh block with Adam and return the W[N, N] of the epoch with the lowest loss."""
-    seen = visible(known)
-    block = identity_block(x, how.temporal).requires_grad_()
+    """Train a fresh block with Adam and return the W[N, N] of the epoch with the lowest loss.
+
+    With an axis more in front of everything, as many blocks are trained at once, each for itself.
+    """
+    many = x.shape[:-3]
+    seen = torch.func.vmap(visible)(known) if many else visible(known)
+    learn = learn_at_once if many else learn_alone
+    block = identity_block(x, how.temporal)
+    block = block.expand(*many, *block.shape).clone()
     mean, square = torch.zeros_like(block), torch.zeros_like(block)
-    lowest, best = x.new_full((), torch.inf), x.new_zeros(len(x), len(x))
+    lowest, best = x.new_full(many, torch.inf), x.new_zeros(*many, x.shape[-3], x.shape[-3])
     for epoch in range(how.epochs):
-        loss, weights = objective(block, x, known, seen, noise and Pairs(*(part[epoch] for part in noise)), how)
-        best = torch.where(loss < lowest, weights, best)
-        lowest = torch.minimum(lowest, loss.detach())
-        if epoch + 1 < how.epochs:
-            (gradient,) = torch.autograd.grad(loss, block)
-            adam(block, gradient, mean, square, epoch + 1, how.lr)
+        now = noise and Pairs(*(part.select(len(many), epoch) for part in noise))
+        gradient, loss, weights = learn(block, x, known, seen, now, how)
+        best = torch.where((loss < lowest)[..., None, None], weights, best)
+        lowest = torch.minimum(lowest, loss)
+        adam(block, gradient, mean, square, epoch + 1, how.lr)
     return best
+
+
+@torch.enable_grad()
+def learn_alone(
+    block: Tensor, x: Tensor, known: Tensor, seen: Pairs, noise: Pairs | None, how: Training
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradient of one block, its loss and its W."""
+    block = block.detach().requires_grad_()
+    loss, weights = objective(block, x, known, seen, noise, how)
+    return torch.autograd.grad(loss, block)[0], loss.detach(), weights
+
+
+def learn_at_once(
+    block: Tensor, x: Tensor, known: Tensor, seen: Pairs, noise: Pairs | None, how: Training
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same of many blocks."""
+    of = torch.func.grad_and_value(partial(objective, how=how), has_aux=True)
+    learn = torch.func.vmap(of, in_dims=(0, 0, 0, 0, None if noise is None else 0))
+    gradient, (loss, weights) = learn(block, x, known, seen, noise)
+    return gradient, loss, weights
 
 
 @torch.no_grad()

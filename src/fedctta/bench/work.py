@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -50,8 +50,8 @@ class Work:
         return self._assemble()[1]
 
     def federation(self) -> Federation:
-        """Make the federation just as `fedctta run` does, its lifting included."""
-        return self._assemble()[0]
+        """Make the federation just as `fedctta run` does, its lifting included; nothing is done before its round."""
+        return replace(self._assemble()[0], ahead=False)
 
     def _assemble(self) -> tuple[Federation, Stream]:
         experiment = Experiment(
