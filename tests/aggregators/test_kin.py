@@ -12,7 +12,7 @@ from torch.distributions import Normal
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, mix, restrict
 from fedctta.aggregators.appearance import NUMBERS
-from fedctta.aggregators.kin import FADE, Kin, alike, found, middle
+from fedctta.aggregators.kin import FADE, Kin, alike, found, is_statistic, middle, moved
 from fedctta.clients import Client, by_loop, by_vmap, stack
 from fedctta.errors import UserError
 from fedctta.network import batch_statistics
@@ -103,6 +103,16 @@ def test_likeness_by_hand():
     assert found_[0, 0] > 0.9999
 
 
+def test_likeness_is_by_differences_however_far_from_zero():
+    """Looks of 30 that differ in the fifth digit, in units of a tiny variance."""
+    look = 30 + 4e-4 * torch.rand(6, NUMBERS, generator=torch.Generator().manual_seed(0))
+    variance, strange = torch.full((NUMBERS,), 4e-9), torch.tensor(8.0)
+    apart = ((look[:, None].double() - look) / (variance + 1e-8).sqrt().double()).square().sum(-1)
+    expected = (0.5 * (NUMBERS * strange.log() - apart)).sigmoid()
+    assert expected.min() < 0.1
+    torch.testing.assert_close(alike(look, variance, strange), expected.float(), atol=1e-3, rtol=0)
+
+
 def test_the_median_is_over_those_heard():
     rows, heard = torch.tensor([[3.0], [1.0], [9.0], [2.0]]), torch.tensor([True, True, False, True])
     assert middle(rows, heard).tolist() == [2]
@@ -118,6 +128,24 @@ def test_the_client_with_most_peers_founds_a_domain_in_the_lightest_place():
     assert after[:, 1].tolist() == [0, 1, 1, 0]
     torch.testing.assert_close(after.sum(1), torch.ones(4))
     assert after[0].tolist() == [0, 0, 1]
+
+
+def test_nothing_is_left_in_a_place_that_was_taken():
+    heed, rows = torch.tensor([[0.1, 1.0], [0.2, 0.0], [0.4, 0.0]]), torch.tensor([[1.0], [2.0], [4.0]])
+    weight, part, kept = Kin()._grown(torch.tensor([0.0, 3.0]), heed)
+    torch.testing.assert_close(weight, torch.tensor([0.7, 3 * FADE + 1]))
+    after = moved(torch.tensor([[1e30], [2.0]]), kept, part, rows)
+    by_hand = [(0.1 + 0.4 + 1.6) / 0.7, (3 * FADE * 2 + 1) / (3 * FADE + 1)]
+    torch.testing.assert_close(after[:, 0], torch.tensor(by_hand))
+
+
+def test_an_absent_client_is_not_in_a_domain_that_gave_way():
+    aggregator = Kin(domains=2)
+    memory = knowing(aggregator, [(0.0, 9.0), (5.0, 1.0)], 3)
+    memory["belief"] = torch.tensor([[1.0, 0, 0], [1.0, 0, 0], [0.3, 0.6, 0.1]])
+    uploads = Uploads({}, said([50.0, 50.0, 0.0]), torch.tensor([True, True, False]))
+    _, after = aggregator.collaborate(SERVER, uploads, memory)
+    torch.testing.assert_close(after["belief"], torch.tensor([[0, 1.0, 0], [0, 1.0, 0], [0.3, 0, 0.1]]))
 
 
 def test_nobody_founds_a_domain_when_all_are_known():
@@ -202,8 +230,13 @@ def test_what_is_no_statistic_of_this_batch_is_only_mixed(tiny_network, adapter)
     assert sent.keys() == mixed.keys()
     for name, tensor in sent.items():
         torch.testing.assert_close(tensor, mixed[name])
-    assert weights[0, 1] > 0.4
-    assert weights[2, 2] > 0.9
+    pace = party.aggregator.pace
+    for name in uploads.own:
+        share = 1 if is_statistic(name) else pace
+        kin = (weights[name] - (1 - share) * torch.eye(3)) / share
+        assert kin[0, 1] > 0.4
+        assert kin[2, 2] > 0.9
+    assert not all(map(is_statistic, uploads.own))
 
 
 def lie(kind, tensor):

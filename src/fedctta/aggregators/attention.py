@@ -149,7 +149,7 @@ def objective(
     block: Tensor, x: Tensor, known: Tensor, seen: Pairs, noise: Pairs | None, how: Training
 ) -> tuple[Tensor, Tensor]:
     """Return the loss (Eq. 18) and W, the softmaxed A^(S) of the last slot (Eq. 13)."""
-    projected = F.pad(x, (0, 1), value=1.0) @ block
+    projected = x @ block[:-1] + block[-1]
     raw = ts_block(x, projected, seen)
     loss = distance(raw.output, x.transpose(0, 1), known, how.code)
     if noise is not None:

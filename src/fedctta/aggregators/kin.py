@@ -24,9 +24,14 @@ the server remembers them as well, m_k and q_k being means over n_k batches of d
 
     mean = source mean + m_k,   var = q_k - m_k^2                   which contains the variance between batches
 
-and sends sum_k b_i(k) (mean, var)_k + b_i(0) (W theta)_i. All other tensors, weights and running averages of
-statistics, are mixed by W alone: a mean over rounds of what already is one would never arrive. Whether statistics are
-of this batch is seen by the client at its first BatchNorm layer.
+and sends sum_k b_i(k) (mean, var)_k + b_i(0) (W theta)_i. Running averages of statistics are mixed by W alone: a mean
+over rounds of what already is one would never arrive. Whether statistics are of this batch is seen by the client at
+its first BatchNorm layer. Weights, scales and shifts, which clients learn by small steps, drift towards their kin:
+
+    theta_i <- (1 - p) theta_i + p (W theta)_i                      p = pace
+
+Over 1/p rounds that averages the noise of everybody's steps as well as W at once would, and it leaves a client what it
+has learnt of its own, such as which classes it sees.
 
 Memory: N (K + 1) numbers of beliefs and K models of statistics. Nobody's labels, features or images are asked for.
 """
@@ -40,10 +45,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.appearance import NUMBERS, of_batch
-from fedctta.aggregators.vectors import for_active
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Statistics, Tensors, batch_statistics
@@ -63,12 +68,15 @@ class Kin(Aggregator):
     tolerance: float = 0.01
     strange: float = 10.0
     horizon: float = 500.0
+    pace: float = 0.01
 
     def __post_init__(self) -> None:
         if self.domains < 1:
             raise UserError(f"kin.domains={self.domains} must be at least 1")
         if not 0 < self.hazard < 1:
             raise UserError(f"kin.hazard={self.hazard} must lie between 0 and 1")
+        if not 0 <= self.pace <= 1:
+            raise UserError(f"kin.pace={self.pace} must lie between 0 and 1")
         for name, least in (("tolerance", 0), ("strange", 1), ("horizon", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"kin.{name}={getattr(self, name)} must be at least {least}")
@@ -93,52 +101,66 @@ class Kin(Aggregator):
             said["fresh"] = fresh(network, client, x)
         return said
 
-    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
+    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Update beliefs, found a domain if there is need, take in what was said, and say who is kin."""
         look, spread, images = (uploads.signals[name] for name in ("look", "spread", "images"))
-        sane = look.isfinite().all(1) & spread.isfinite().all(1) & (spread >= 0).all(1) & (images >= 1)
+        possible = (look.abs() + spread.sqrt()).sum(1) < torch.inf  # nan, also the root of what is below 0, is not
         trust = uploads.active.to(look.dtype) if uploads.trust is None else uploads.trust
-        trust = torch.where(sane, trust, 0)
-        heard = trust > 0
-        look, spread = (torch.where(heard[:, None], said, 0) for said in (look, spread))
-        error = self.tolerance + 1 / torch.where(heard, images, 1)
-        share = trust / trust.sum().clamp_min(TINY)
+        heard = possible & (images >= 1) & (trust > 0)
+        trust, rows = trust * heard, heard[:, None]
+        look, spread = torch.where(rows, look, 0), torch.where(rows, spread, 0)
+        error = torch.where(heard, images, 1).reciprocal() + self.tolerance
+        typical = (trust @ error) / trust.sum().clamp_min(TINY)
         usual = middle(spread, heard)
 
         belief = self._believe(look, usual, error, memory)
-        like = alike(look, 2 * (share @ error) * usual, self.strange / (share @ error))
+        like = alike(look, 2 * typical * usual, self.strange / typical)
         belief, here = found(belief, like, heard, memory["weight"])
         weight = torch.where(here, 0, memory["weight"])
-        stale = torch.cat([here, here.new_zeros(1)])
-        memory = memory | {"belief": for_active(heard, belief, memory["belief"] * ~stale)}
-        known, unknown = belief[:, :-1], belief[:, -1]
+        known, unknown = belief[:, :-1], belief[:, -1].contiguous()
+        gone = F.pad(here, (0, 1), value=False)  # nobody believes to be in a domain that had to give way
+        memory = memory | {"belief": torch.where(rows | gone, belief, memory["belief"])}
+        kin = like.mul_(unknown).mul_(unknown[:, None]).addmm_(known, known.T)
+        kin.diagonal().add_(TINY)
+        kin.div_(kin.sum(1, keepdim=True))
+
         heed = known * trust[:, None]
-        memory["weight"], rate = self._grown(weight, heed)
-        memory["look"] = moved(memory["look"], heed, look, rate)
-        memory["spread"] = moved(memory["spread"], heed, spread, rate)
+        memory["weight"], part, kept = self._grown(weight, heed)
+        memory["look"] = moved(memory["look"], kept, part, look)
+        memory["spread"] = moved(memory["spread"], kept, part, spread)
         if "fresh" in uploads.signals:
             memory |= self._remembered(server.network, uploads, heed, here, memory)
-        kin = torch.addmm(like.mul_(unknown).mul_(unknown[:, None]), known, known.T)
-        kin.diagonal().add_(TINY)
-        return kin / kin.sum(1, keepdim=True), memory
+        if all(map(is_statistic, uploads.own)):
+            return kin, memory
+        slow = self.pace * kin
+        slow.diagonal().add_(1 - self.pace)
+        return {name: kin if is_statistic(name) else slow for name in uploads.own}, memory
 
     def _believe(self, look: Tensor, usual: Tensor, error: Tensor, memory: Tensors) -> Tensor:
-        """Return b[N, K + 1], the unknown domain last."""
-        n, met = memory["weight"], memory["weight"] > 0
-        width = (n[:, None] * memory["spread"] + usual) / (n[:, None] + 1) + TINY
-        error = error[:, None] + (error[:, None] - self.tolerance) / n.clamp_min(1)
-        apart = ((look[:, None] - memory["look"]) / width.sqrt()).square().sum(-1)
-        fit = -0.5 * (apart / error + NUMBERS * error.log() + width.log().sum(-1))
-        strange = -0.5 * (NUMBERS * log(self.strange) + (usual + TINY).log().sum()).expand(len(look), 1)
-        there = torch.cat([met, met.new_ones(1)])
-        prior = (1 - self.hazard) * memory["belief"] + self.hazard * there / there.sum()
-        return torch.where(there, torch.cat([fit, strange], 1) + prior.log(), -torch.inf).softmax(1)
+        """Return b[N, K + 1], the unknown domain last; densities are divided by N(s_i; s_i, v)."""
+        n, error = memory["weight"], error[:, None]
+        width = torch.lerp(memory["spread"], usual, (n + 1).reciprocal()[:, None]) + TINY
+        error = torch.addcdiv(error, error - self.tolerance, n.clamp_min(1))
+        # One table[N, K] for each of the ten numbers. Differences, as inner products would cancel.
+        centre, scale = memory["look"].T.contiguous(), width.sqrt().T.contiguous()
+        apart = (look.T[:, :, None] - centre[:, None]).div_(scale[:, None]).square_().sum(0)
+        misfit = torch.addcdiv((width / (usual + TINY)).log().sum(-1), apart, error).add_(error.log(), alpha=NUMBERS)
+        there = F.pad(n > 0, (0, 1), value=True)
+        prior = torch.add(self.hazard * there / there.sum(), memory["belief"], alpha=1 - self.hazard)
+        belief = prior.log_()  # -inf in places where no domain is
+        belief[:, :-1].sub_(misfit, alpha=0.5)
+        belief[:, -1].sub_(0.5 * NUMBERS * log(self.strange))
+        return belief.softmax(1)
 
-    def _grown(self, weight: Tensor, heed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return n[K] after this round's batches, and the part of it that they are."""
+    def _grown(self, weight: Tensor, heed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return n[K] after this round's batches, the part[K, N] of it that each is, and the part[K, 1] that is old.
+
+        Of a domain just founded nothing is old, exactly: what its place held before may be anything.
+        """
         came = heed.sum(0)
-        total = (FADE * weight + came).clamp_max(self.horizon)
-        return total, (came / total.clamp_min(TINY)).clamp_max(1)
+        total = torch.add(came, weight, alpha=FADE).clamp_max(self.horizon)
+        whole = torch.maximum(total, came).clamp_min(TINY)
+        return total, (heed / whole).T, (1 - came / whole)[:, None]
 
     def _remembered(self, network: Network, uploads: Uploads, heed: Tensor, here: Tensor, memory: Tensors) -> Tensors:
         """Return the statistics of all domains with this round's batches in them."""
@@ -146,14 +168,14 @@ class Kin(Aggregator):
         centre = torch.cat([network.state[name] for name in names])
         mean = joined(uploads.own, names).sub_(centre)
         square = joined(uploads.own, variances(names)).addcmul_(mean, mean)
-        new = ((uploads.signals["fresh"] == 1) & square.sum(1).isfinite())[:, None]
-        rows = {"mean": mean.masked_fill_(~new, 0), "square": square.masked_fill_(~new, 0)}
+        new = ((uploads.signals["fresh"] == 1) & (square.sum(1).abs() < torch.inf))[:, None]
+        # What is not new weighs nothing, and nothing times a number is nothing; it only must be one.
+        rows = {name: row.nan_to_num_(0, 0, 0) for name, row in (("mean", mean), ("square", square))}
         if "batches" not in memory:
             nothing = {name: row.new_zeros(self.domains, row.shape[1]) for name, row in rows.items()}
             memory = {"batches": torch.zeros_like(memory["weight"]), **nothing}
-        heed = heed * new
-        batches, rate = self._grown(torch.where(here, 0, memory["batches"]), heed)
-        after = {name: moved(memory[name], heed, row, rate) for name, row in rows.items()}
+        batches, part, kept = self._grown(torch.where(here, 0, memory["batches"]), heed * new)
+        after = {name: moved(memory[name], kept, part, row) for name, row in rows.items()}
         return {"batches": batches, "centre": centre, "fresh": new, **after}
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
@@ -164,18 +186,15 @@ class Kin(Aggregator):
         known = memory["belief"][:, :-1] * (memory["batches"] > 0) * (memory["fresh"] & active[:, None])
         rest = 1 - known.sum(1, keepdim=True)
         mean = known @ (memory["mean"] + memory["centre"])
-        var = known @ (memory["square"] - memory["mean"].square()).clamp_min(0)
+        var = known @ torch.addcmul(memory["square"], memory["mean"], memory["mean"], value=-1).clamp_min_(0)
         sizes = [mixed[name].shape[1] for name in names]
-        parts = (*torch.split(mean, sizes, 1), *torch.split(var, sizes, 1))
-        of = zip(names + variances(names), parts, strict=True)
-        return mixed | {name: torch.addcmul(part, rest, mixed[name]) for name, part in of}, memory
+        parts = zip(names + variances(names), (*torch.split(mean, sizes, 1), *torch.split(var, sizes, 1)), strict=True)
+        return mixed | {name: part.addcmul_(rest, mixed[name]) for name, part in parts}, memory
 
 
 def middle(rows: Tensor, heard: Tensor) -> Tensor:
     """Return the median of rows[N, D] over those heard, the lower of two; 1 if there are none."""
-    ordered = torch.where(heard[:, None], rows, torch.inf).sort(0).values
-    half = ordered.index_select(0, ((heard.sum() - 1).clamp_min(0) // 2).reshape(1)).squeeze(0)
-    return torch.where(half.isfinite(), half, 1)
+    return torch.where(heard, rows.T, torch.nan).nanmedian(1).values.nan_to_num(1)
 
 
 def alike(look: Tensor, variance: Tensor, strange: Tensor) -> Tensor:
@@ -183,9 +202,11 @@ def alike(look: Tensor, variance: Tensor, strange: Tensor) -> Tensor:
 
     If they are not, it is `strange` times as large.
     """
-    scaled = look / (variance + TINY).sqrt()
-    apart = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return (0.5 * (NUMBERS * strange.log() - apart)).sigmoid()
+    # |x - y|^2 as |x|^2 + |y|^2 - 2 xy cancels, which doubles can afford: with them it is exact to single precision.
+    scaled = look.double() / (2 * variance + 2 * TINY).sqrt()
+    square = scaled.square().sum(1)
+    odds = ((0.5 * NUMBERS * strange.log() - square)[:, None] - square).addmm_(scaled, scaled.T, alpha=2)
+    return odds.to(look.dtype).sigmoid_()
 
 
 def found(belief: Tensor, like: Tensor, heard: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,7 +215,7 @@ def found(belief: Tensor, like: Tensor, heard: Tensor, weight: Tensor) -> tuple[
     Return the beliefs b[N, K + 1] after it, and a mask[K] of the place that was taken.
     """
     unknown = belief[:, -1] * heard
-    leader = (unknown * (like @ unknown)).argmax().reshape(1)
+    leader = (unknown * (like @ unknown)).argmax(0, keepdim=True)
     needed = unknown.index_select(0, leader) > 0.5
     members = (like.index_select(0, leader).squeeze(0) > 0.5) * unknown * needed
     here = (torch.arange(len(weight), device=weight.device) == weight.argmin()) & needed
@@ -203,10 +224,14 @@ def found(belief: Tensor, like: Tensor, heard: Tensor, weight: Tensor) -> tuple[
     return after / after.sum(1, keepdim=True).clamp_min(TINY), here
 
 
-def moved(old: Tensor, heed: Tensor, rows: Tensor, rate: Tensor) -> Tensor:
-    """Return old[K, D] moved by rate[K] towards the means of rows[N, D] with weights heed[N, K]."""
-    by = heed * (rate / heed.sum(0).clamp_min(TINY))
-    return torch.addmm(old * (1 - rate)[:, None], by.T, rows)
+def moved(old: Tensor, kept: Tensor, part: Tensor, rows: Tensor) -> Tensor:
+    """Return kept_k old_k + sum_i part_ki rows_i for old[K, D] and rows[N, D]."""
+    return (old * kept).addmm_(part, rows)
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor is a mean or a variance of a BatchNorm layer."""
+    return name.endswith(("running_mean", "running_var"))
 
 
 def means_in(own: Tensors) -> list[str]:
