@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedctta.errors import UserError
-from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
+from fedctta.machine import arithmetic, choose_device, exact, peak_memory_mb, reset_peak_memory
 
 CPU = torch.device("cpu")
 
@@ -43,6 +43,13 @@ def fast_arithmetic():
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
         yield
     matmul.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("fast_arithmetic")
+def test_exact_is_for_matrix_products_and_a_while():
+    with exact():
+        assert _switches() == (False, True, False, True)
+    assert _switches() == (True, True, False, True)
 
 
 @pytest.mark.usefixtures("fast_arithmetic")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.clients import choose_lift
 from fedctta.errors import UserError
+from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
 from fedctta.rounds import Federation, bytes_each
 from fedctta.simulation import simulate
@@ -217,7 +219,6 @@ def test_graphs_that_cannot_be_are_told(tiny_network, stream):
 @pytest.mark.gpu
 @pytest.mark.parametrize("adapter", ["bn", "grad"])
 def test_cuda_agrees_with_the_cpu(adapter, tiny_module, stream):
-    from fedctta.machine import arithmetic
     from fedctta.network import Network
 
     with arithmetic():
@@ -225,6 +226,44 @@ def test_cuda_agrees_with_the_cpu(adapter, tiny_module, stream):
         here = simulate(federation(Network(tiny_module, "cpu"), adapter, "fedctta"), stream)
     torch.testing.assert_close(there.matrices.cpu(), here.matrices, atol=1e-4, rtol=1e-3)
     assert (there.correct.cpu() - here.correct).abs().sum() <= 1
+
+
+class Witness(FedAvg):
+    """Notes whether matrix products are rounded while the server works."""
+
+    rounded: ClassVar[list[bool]] = []
+
+    def collaborate(self, server, uploads, memory):
+        self.rounded.append(torch.backends.cuda.matmul.allow_tf32)
+        return super().collaborate(server, uploads, memory)
+
+    def step(self, mixed, active, memory):
+        self.rounded.append(torch.backends.cuda.matmul.allow_tf32)
+        return super().step(mixed, active, memory)
+
+
+def test_the_server_does_not_round(tiny_network, stream):
+    with arithmetic("tf32"):
+        simulate(federation(tiny_network, aggregator=Witness()), stream)
+    assert not any(Witness.rounded)
+    assert len(Witness.rounded) == 2 * len(stream)
+
+
+@pytest.mark.gpu
+def test_models_that_learn_nothing_stay_as_they_are(tiny_module, stream):
+    """Averaged in every round, weights must not drift by rounding, in tf32 either."""
+    from fedctta.network import Network
+
+    one = federation(Network(tiny_module, "cuda"), "grad", "fedavg")
+    one = replace(one, adapter=replace(one.adapter, lr=0.0))
+    state = one.start()
+    x = torch.rand(4, 4, 3, 8, 8, device="cuda")
+    everybody = torch.ones(4, dtype=torch.bool, device="cuda")
+    with arithmetic("tf32"), torch.no_grad():
+        for t in range(100):
+            state, _ = one.play(state, t, x, everybody, None)
+    for name, tensor in one.network.parameters.items():
+        torch.testing.assert_close(state.clients.own[name], tensor.expand(4, *tensor.shape), atol=1e-6, rtol=1e-5)
 
 
 class Prophet(FedAvg):
@@ -255,7 +294,6 @@ def test_the_server_is_shown_what_all_will_see_where_that_is_of_use(tiny_network
 
 @pytest.mark.gpu
 def test_fedtsa_ahead_is_fedtsa_round_by_round(tiny_module, stream):
-    from fedctta.machine import arithmetic
     from fedctta.network import Network
 
     with arithmetic():

@@ -36,7 +36,8 @@ def arithmetic(precision: Precision = "float32") -> Iterator[None]:
     """Repeatable kernels on CUDA, so that a seed gives the same numbers every time.
 
     float32 computes in full; tf32 rounds the factors of convolutions and matrix products to 10 bits, which is faster
-    where these take the time; bf16 is a matter of the model's passes (see `Network`). On a CPU all are float32.
+    where these take the time; bf16 is a matter of the model's passes (see `Network`). Either is for clients: the
+    server's part of a round is `exact`. On a CPU all are float32.
     """
     rounded = precision == "tf32"
     matmul = torch.backends.cuda.matmul.allow_tf32
@@ -44,6 +45,20 @@ def arithmetic(precision: Precision = "float32") -> Iterator[None]:
     try:
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=rounded):
             yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Matrix products in full, whatever `arithmetic` says.
+
+    A model that is averaged in every round would be rounded in every round, and 1/20 is not 1/20 in 10 bits.
+    """
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = matmul
 

@@ -22,6 +22,7 @@ from fedctta.aggregators import Aggregator, Server, Uploads, overall, restrict
 from fedctta.clients import Client, put, stack, take
 from fedctta.errors import UserError
 from fedctta.liars import Liars
+from fedctta.machine import exact
 from fedctta.mailbox import choose_rows, collect, send
 from fedctta.mailbox import empty as empty_mailbox
 from fedctta.network import Network, Tensors
@@ -137,9 +138,10 @@ class Federation:
                 receive = receive & ~self.liars.mask(active)
             sent = uploads.own
             uploads, receive = self.robust.admit(uploads, receive, network.state)
-            mixing, memory = self.aggregator.collaborate(self.server, uploads, memory)
-            mixing = self.robust.limit(restrict(mixing, receive, uploads.trust))
-            received, memory = self.aggregator.step(self.robust.mix(mixing, uploads.own, sent), receive, memory)
+            with exact():
+                mixing, memory = self.aggregator.collaborate(self.server, uploads, memory)
+                mixing = self.robust.limit(restrict(mixing, receive, uploads.trust))
+                received, memory = self.aggregator.step(self.robust.mix(mixing, uploads.own, sent), receive, memory)
             if not all_receive:  # rows of those who do not may hold what they sent, now or some rounds ago
                 received = {name: choose_rows(receive, new, shared[name]) for name, new in received.items()}
             clients = clients._replace(own={**clients.own, **received})

@@ -15,6 +15,7 @@ import torch
 
 from fedctta.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
 from fedctta.errors import UserError
+from fedctta.machine import exact
 from fedctta.models.inputs import to_input
 from fedctta.network import Tensors
 from fedctta.replay import Replay
@@ -77,7 +78,8 @@ def simulate(
         read = partial(_read, stream, device) if resident is None else resident.read
         if not start and _foreseeable(federation, stream):
             rounds = federation.aggregations(len(stream)).tolist()
-            foreseen = federation.aggregator.foresee(federation.server, lambda t: read(t).x, rounds)
+            with exact():
+                foreseen = federation.aggregator.foresee(federation.server, lambda t: read(t).x, rounds)
             state = state._replace(memory=state.memory | foreseen)
         play = _player(federation, stream, tally, resident, read)
         for t in range(start, len(stream)):
