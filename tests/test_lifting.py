@@ -49,6 +49,16 @@ def test_what_cannot_be_read_is_measured_again(tiny_network, home, monkeypatch):
     assert json.loads((home / lifting.FILE).read_text())
 
 
+def test_what_others_measured_meanwhile_is_kept(tiny_network, home, monkeypatch):
+    def measure(*arguments):
+        (home / lifting.FILE).write_text(json.dumps({"another": "5 at once"}))
+        return "loop"
+
+    monkeypatch.setattr(lifting, "_measure", measure)
+    choose(tiny_network)
+    assert sorted(json.loads((home / lifting.FILE).read_text()).values()) == ["5 at once", "loop"]
+
+
 def test_a_short_run_takes_the_usual_choice(tiny_network, home):
     usual = choose_lift("auto", tiny_network, adapters.create("bn").init(tiny_network), 10)
     assert choose(tiny_network, LONG - 1).__name__ == usual.__name__

@@ -38,11 +38,12 @@ def fastest_lift(
     tried = candidates(network.device, clients, batch)
     if images < LONG or adapter.source_images or len(tried) < 2:
         return usual
-    key, known = _key(adapter, network, min(clients, MOST_CLIENTS), batch, shape), _remembered()
-    if known.get(key) not in tried:
-        known[key] = _measure(tried, adapter, network, min(clients, MOST_CLIENTS), batch, shape)
-        _remember(known)
-    return tried[known[key]]
+    key = _key(adapter, network, min(clients, MOST_CLIENTS), batch, shape)
+    choice = _remembered().get(key, "")
+    if choice not in tried:
+        choice = _measure(tried, adapter, network, min(clients, MOST_CLIENTS), batch, shape)
+        _remember({**_remembered(), key: choice})  # read again: other runs may have measured theirs meanwhile
+    return tried[choice]
 
 
 def candidates(device: torch.device, clients: int, batch: int) -> dict[str, Lifter]:
