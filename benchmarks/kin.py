@@ -216,11 +216,12 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=Path("docs/results/kin.md"))
     parser.add_argument("--sections", nargs="*", default=[*sections(), "cost"])
     parser.add_argument("--seeds", nargs="*", type=int, default=[2, 3, 4])
+    parser.add_argument("--servers", nargs="*", help="only these")
     parser.add_argument("--slots", type=int, help="fewer slots a domain, to try it out")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     device = choose_device(options.device)
-    common: dict[str, Any] = {"device": device.type} | ({"slots": options.slots} if options.slots else {})
+    common: dict[str, Any] = {"device": options.device} | ({"slots": options.slots} if options.slots else {})
     made: set[str] = set()
     parts = options.out / "parts"
     parts.mkdir(parents=True, exist_ok=True)
@@ -229,7 +230,8 @@ def main() -> None:
             text = cost(device)
         else:
             section = sections()[name]
-            rows = {s: accuracies(section, s, common, options.seeds, options.out, made) for s in section.servers}
+            servers = [s for s in section.servers if s in (options.servers or section.servers)]
+            rows = {s: accuracies(section, s, common, options.seeds, options.out, made) for s in servers}
             text = table(section, rows)
         with whole(parts / f"{name}.md") as part:
             part.write_text(text)

@@ -4,6 +4,7 @@ import csv
 import io
 from dataclasses import replace
 from math import isnan, nan
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -83,6 +84,16 @@ def test_csv_has_every_number(means, domains):
     assert (rows[0]["mean"], rows[0]["paper"], rows[0]["seeds"]) == ("61.0", "61.5", "2")
     assert rows[3]["reason"] == "ValueError: no"
     assert rows[3]["mean"] == ""
+
+
+def test_csv_tells_the_seconds_of_a_run(means, domains):
+    """Mean over seeds of the cell; all domains of a row are of one run."""
+    took = {("FedAvg", "IID"): (SimpleNamespace(seconds=2.0), SimpleNamespace(seconds=3.0))}
+    of_one_run = {("FedTSA", "NIID"): (SimpleNamespace(seconds=4.0),)}
+    tables = replace(means, runs=took), replace(domains, runs=of_one_run)
+    rows = list(csv.DictReader(io.StringIO(csv_of(tables))))
+    told = [row["seconds"] for row in rows]
+    assert told == ["", "2.5", "", "", "", ""] + ["", "", ""] + ["4.0"] * 3
 
 
 def test_the_terminal_turns_long_tables(means, domains):

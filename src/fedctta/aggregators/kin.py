@@ -68,7 +68,7 @@ class Kin(Aggregator):
     tolerance: float = 0.01
     strange: float = 10.0
     horizon: float = 500.0
-    pace: float = 0.01
+    pace: float = 0.1
 
     def __post_init__(self) -> None:
         if self.domains < 1:

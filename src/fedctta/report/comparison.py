@@ -179,17 +179,30 @@ def signed(value: float) -> str:
 
 
 def csv_of(comparisons: Iterable[Comparison]) -> str:
-    """Return one line a number, full precision, empty where it is not known."""
+    """Return one line a number, full precision, empty where it is not known; `seconds` are the mean of a run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["panel", "method", "column", "mean", "spread", "seeds", "paper", "paper_spread", "reason"])
+    writer.writerow(
+        ["panel", "method", "column", "mean", "spread", "seeds", "paper", "paper_spread", "seconds", "reason"]
+    )
     for table in comparisons:
         for line in table.lines:
             for column, entry in zip(table.columns, line.entries, strict=True):
                 known = [v if isfinite(v) else "" for v in (entry.mean, entry.spread, entry.paper, entry.paper_spread)]
-                row = [table.name, line.label, column, *known[:2], len(entry.ours), *known[2:], entry.reason]
-                writer.writerow(row)
+                row = [table.name, line.label, column, *known[:2], len(entry.ours), *known[2:]]
+                writer.writerow([*row, _seconds(table, line.label, column), entry.reason])
     return out.getvalue()
+
+
+def _seconds(table: Comparison, label: str, column: str) -> float | str:
+    """Return the mean seconds of a cell's runs; domains and positions are parts of one run."""
+    runs = [
+        run.seconds
+        for (row, setting), records in table.runs.items()
+        for run in records
+        if row == label and (setting == column or table.across != "mean")
+    ]
+    return round(float(np.mean(runs)), 2) if runs else ""
 
 
 def print_comparison(tables: Sequence[Comparison], console: Console) -> None:
