@@ -230,13 +230,28 @@ def test_what_is_no_statistic_of_this_batch_is_only_mixed(tiny_network, adapter)
     assert sent.keys() == mixed.keys()
     for name, tensor in sent.items():
         torch.testing.assert_close(tensor, mixed[name])
-    pace = party.aggregator.pace
+    learnt = next(name for name in uploads.own if not is_statistic(name))
     for name in uploads.own:
-        share = 1 if is_statistic(name) else pace
-        kin = (weights[name] - (1 - share) * torch.eye(3)) / share
-        assert kin[0, 1] > 0.4
-        assert kin[2, 2] > 0.9
-    assert not all(map(is_statistic, uploads.own))
+        assert (weights[name] is weights[learnt]) == (not is_statistic(name))
+    assert weights[learnt].diagonal().min() > 1 - party.aggregator.pace
+    assert weights[learnt][0, 1] > weights[learnt][0, 2]
+
+
+def test_drift_by_hand():
+    """Clients 0 and 1 are kin, 2 is alone: half to W, half to the mean of those who are relied on."""
+    kin = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    drift = Kin(pace=0.2)._drift(kin)
+    one = [0.5, 0.5, 0.001]
+    to_all = [value / sum(one) for value in one]
+    expected = torch.tensor(
+        [
+            [0.8 + 0.05 + 0.1 * to_all[0], 0.05 + 0.1 * to_all[1], 0.1 * to_all[2]],
+            [0.05 + 0.1 * to_all[0], 0.8 + 0.05 + 0.1 * to_all[1], 0.1 * to_all[2]],
+            [0.1 * to_all[0], 0.1 * to_all[1], 0.8 + 0.1 + 0.1 * to_all[2]],
+        ]
+    )
+    torch.testing.assert_close(drift, expected)
+    torch.testing.assert_close(drift.sum(1), torch.ones(3))
 
 
 def lie(kind, tensor):

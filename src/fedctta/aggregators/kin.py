@@ -26,12 +26,13 @@ the server remembers them as well, m_k and q_k being means over n_k batches of d
 
 and sends sum_k b_i(k) (mean, var)_k + b_i(0) (W theta)_i. Running averages of statistics are mixed by W alone: a mean
 over rounds of what already is one would never arrive. Whether statistics are of this batch is seen by the client at
-its first BatchNorm layer. Weights, scales and shifts, which clients learn by small steps, drift towards their kin:
+its first BatchNorm layer. Weights, scales and shifts, which clients learn by small steps, drift half towards their kin
+and half towards all that are somebody's kin:
 
-    theta_i <- (1 - p) theta_i + p (W theta)_i                      p = pace
+    theta_i <- (1 - p) theta_i + p/2 ((W theta)_i + sum_j c_j theta_j)        c_j ~ sum of W_ij over i != j;  p = pace
 
-Over 1/p rounds that averages the noise of everybody's steps as well as W at once would, and it leaves a client what it
-has learnt of its own, such as which classes it sees.
+Over 1/p rounds that averages the noise of everybody's steps as well as at once, and it leaves a client part of what it
+has learnt of its own, such as which classes it sees. Who is on its own, as a liar may be, is not in the mean.
 
 Memory: N (K + 1) numbers of beliefs and K models of statistics. Nobody's labels, features or images are asked for.
 """
@@ -55,6 +56,7 @@ from fedctta.network import Network, Statistics, Tensors, batch_statistics
 
 FADE = 0.999
 SAME = 0.01  # of a standard deviation: statistics that differ by less are of the same batch
+ALONE = 1e-3  # what somebody whom nobody relies on counts in the mean of all, so that there is one
 TINY = 1e-8
 
 
@@ -132,9 +134,15 @@ class Kin(Aggregator):
             memory |= self._remembered(server.network, uploads, heed, here, memory)
         if all(map(is_statistic, uploads.own)):
             return kin, memory
-        slow = self.pace * kin
-        slow.diagonal().add_(1 - self.pace)
+        slow = self._drift(kin)
         return {name: kin if is_statistic(name) else slow for name in uploads.own}, memory
+
+    def _drift(self, kin: Tensor) -> Tensor:
+        """Return the W by which clients' weights, scales and shifts are mixed."""
+        relied_on = (kin.sum(0) - kin.diagonal()).clamp_min(ALONE)
+        drift = (kin + relied_on / relied_on.sum()) * (self.pace / 2)
+        drift.diagonal().add_(1 - self.pace)
+        return drift
 
     def _believe(self, look: Tensor, usual: Tensor, error: Tensor, memory: Tensors) -> Tensor:
         """Return b[N, K + 1], the unknown domain last; densities are divided by N(s_i; s_i, v)."""
