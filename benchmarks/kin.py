@@ -52,6 +52,7 @@ class Section:
 def sections() -> dict[str, Section]:
     """Return what there is to run."""
     cifar100 = {"dataset": "cifar100-c", "precision": "tf32"}
+    scenes = {"dataset": "scenes", "batch": 2, "slots": 10}
     skew = {"samples": "dirichlet", "dirichlet.delta": 0.1}
     learning = {
         f"{kind}, {a}": {"adapter": a, "precision": "tf32", **how}
@@ -72,6 +73,9 @@ def sections() -> dict[str, Section]:
                         {f"severity {s}": {"severity": s} for s in (1, 2, 3, 4)} | {"4 extra": {"domains": "extra"}}),
         "adapters": Section("Other clients", "at least the best server of the papers", learning,
                             ("local", "fedavg", "pfedgraph", "fedtsa", "fedctta", "pfedbbn", "oracle", "kin")),
+        "scenes": Section("Segmentation: scenes, U-Net, bn, batches of 2, 10 slots; mIoU", "the same signal",
+                          {"NIID": scenes, "IID": {"stream": "iid", **scenes}},
+                          ("local", "fedavg", "fedctta", "oracle", "kin")),
         "liars": Section("Two liars of 20, NIID, bn: accuracy of the honest", "less than 0.5 points lost",
                          {"none": {}} | {lie: {"liars": 2, "lie": lie} for lie in ("sign", "scale", "random")},
                          ("fedavg", "fedctta", "kin"), 2),
@@ -79,7 +83,9 @@ def sections() -> dict[str, Section]:
 
 
 def accuracy(record: Record, apart: int) -> float:
-    """Return the accuracy in percent of all but those who would lie if `apart` clients did."""
+    """Return the accuracy in percent of all but those who would lie if `apart` clients did; mIoU of segmentation."""
+    if record.dense:
+        return 100 * record.miou
     clients = record.seen.shape[1]
     counted = np.delete(np.arange(clients), list(choose_liars(clients, apart, record.settings["seed"])))
     return 100 * float(record.correct[:, counted].sum() / record.seen[:, counted].sum())
@@ -222,7 +228,6 @@ def main() -> None:
     options = parser.parse_args()
     device = choose_device(options.device)
     common: dict[str, Any] = {"device": options.device} | ({"slots": options.slots} if options.slots else {})
-    made: set[str] = set()
     parts = options.out / "parts"
     parts.mkdir(parents=True, exist_ok=True)
     for name in options.sections:
@@ -230,20 +235,21 @@ def main() -> None:
             text = cost(device)
         else:
             section = sections()[name]
+            made: set[str] = set()
             servers = [s for s in section.servers if s in (options.servers or section.servers)]
             rows = {s: accuracies(section, s, common, options.seeds, options.out, made) for s in servers}
-            text = table(section, rows)
+            length = f"{options.slots} slots a domain" if options.slots else "full streams"
+            seeds = ", ".join(map(str, options.seeds))
+            text = table(section, rows) + f"\nSeeds {seeds}, {length}, {'; '.join(sorted(made))}.\n"
         with whole(parts / f"{name}.md") as part:
             part.write_text(text)
         print(text, flush=True)
     order = [*sections(), "cost"]
     done = [(parts / f"{name}.md").read_text() for name in order if (parts / f"{name}.md").exists()]
-    seeds = ", ".join(map(str, options.seeds))
     head = (
         "# kin against the other servers\n\n"
-        f"Made by `python benchmarks/kin.py`: {'; '.join(sorted(made)) or device}, seeds {seeds}"
-        f"{f', {options.slots} slots a domain' if options.slots else ', full streams'}. Accuracy in percent, mean and"
-        " spread over seeds; one setting of kin for all. How it works and how it came about: docs/research/kin.md.\n\n"
+        "Made by `python benchmarks/kin.py`. Accuracy in percent, mean and spread over seeds; one setting of kin for"
+        " all. How it works and how it came about: [research](../research/kin.md).\n\n"
     )
     options.page.parent.mkdir(parents=True, exist_ok=True)
     with whole(options.page) as part:
