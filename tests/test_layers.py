@@ -12,7 +12,7 @@ import fedctta
 
 SOURCE = Path(fedctta.__file__).parent
 LAYERS = (
-    ("errors", "convolution"),
+    ("errors", "convolution", "moments"),
     ("files", "registry", "randomness", "metrics", "machine"),
     ("data",),
     ("models",),

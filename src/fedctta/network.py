@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedctta.convolution import Form, convolve
 from fedctta.errors import UserError
+from fedctta.moments import SHORT, moments
 
 Tensors = dict[str, Tensor]
 
@@ -93,55 +94,14 @@ def weighted(weights: Tensor) -> NormRule:
 
 def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
     """Mean and biased variance of every channel of x[B, C, ...], images counted by weights[B]."""
+    over = tuple(d for d in range(x.dim()) if d != 1)
     if weights is None:
-        of: Callable[[Tensor], tuple[Tensor, Tensor]] = _Moments.apply if torch.is_grad_enabled() else _moments
-        return Statistics(*of(x))
-    over = _all_but_channels(x)
+        return Statistics(*moments(x, over))
     share = torch.where(weights.sum() > 0, weights, 1)
     share = (share / share.sum()).view(-1, *[1] * (x.dim() - 1)) / (x.numel() // (x.shape[0] * x.shape[1]))
     mean = (share * x).sum(over)
     centred = x - mean.view(-1, *[1] * (x.dim() - 2))
     return Statistics(mean, (share * centred.square()).sum(over))
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [d for d in range(x.dim()) if d != 1]
-
-
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of every channel of x[B, C, ...]."""
-    over = _all_but_channels(x)
-    if x.dtype in _SHORT:  # summed in full, without a copy of x in full
-        mean = x.mean(over, dtype=torch.float32)
-        length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
-        return mean, (length.square() / (x.numel() // x.shape[1]) - mean.square()).clamp_min(0)
-    if x.is_cuda:
-        var, mean = torch.var_mean(x, dim=over, correction=0)
-        return mean, var
-    mean = x.mean(over)  # on a CPU two plain passes are several times faster than torch.var_mean
-    return mean, (x - mean.view(-1, *[1] * (x.dim() - 2))).square().mean(over)
-
-
-class _Moments(torch.autograd.Function):
-    """`_moments` with its gradient in one pass: (g_mean + 2 g_var (x - mean)) / n."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
-        return _moments(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs, output[0])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        x, mean = ctx.saved_tensors
-        slope = 2 * gradients[1]
-        n, over = x.numel() // x.shape[1], (-1,) + (1,) * (x.dim() - 2)
-        shift, slope = ((part / n).to(x.dtype).view(over) for part in (gradients[0] - slope * mean, slope))
-        return torch.addcmul(shift, x, slope)
 
 
 def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistics:
@@ -311,7 +271,7 @@ class Network:
 
 
 def _full(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in _SHORT else x
+    return x.float() if x.dtype in SHORT else x
 
 
 def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
@@ -349,6 +309,5 @@ def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module
 
 _PER_PIXEL = "none, bn, norm-alpha, norm-ema, dua, tent, sar, eata, eta, rdumb, shot, grad, bpa or atp"
 _WITHOUT_BATCHNORM = "tent, sar or roid (any normalisation layers), or grad (any model)"
-_SHORT = (torch.bfloat16, torch.float16)
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
 _KNOWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
