@@ -102,6 +102,8 @@ def test_damage_is_found_told_and_repaired(home, monkeypatch, capsys):
         (["run", "dataset=shapes-c", "stream=custom"], "add custom.file=PATH"),
         (["run", "dataset=shapes-c", "--out", "/proc/nowhere"], "cannot write"),
         (["run", "seed"], "unknown preset 'seed'"),
+        (["run", "out=runs"], "out= is no setting: write --out FOLDER"),
+        (["run", "preset=paper"], "preset= is no setting: write the preset's name alone, as the first word"),
         (["pretrain", "model=resnet8", "datasett=shapes"], "did you mean dataset"),
         (["pretrain", "dataset=shapes", "epochs=-1"], "epochs"),
         (["pretrain", "dataset=shapes", "rounds=3"], "add federation=fedavg"),

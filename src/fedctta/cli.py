@@ -48,6 +48,15 @@ app.command("device")(device)
 out = Console()
 err = Console(stderr=True)
 
+NOT_KEYS = {
+    "out": "write --out FOLDER",
+    "resume": "write --resume",
+    "jobs": "write --jobs N",
+    "preset": "write the preset's name alone, as the first word",
+    "progress": "write --quiet to have none",
+    "console": "leave it out",
+}
+
 Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET] key=value ...", show_default=False)]
 
 
@@ -69,6 +78,8 @@ def run(
     words = list(words or [])
     preset = words.pop(0) if words and "=" not in words[0] else None
     values = parse_words(words)
+    for key in NOT_KEYS.keys() & values.keys():
+        raise UserError(f"{key}= is no setting: {NOT_KEYS[key]}")
     if json_file is not None:
         require_writable(json_file.parent)
     name = Path(preset).stem if preset else "-".join(values.get("dataset", ["cifar10-c"]))
