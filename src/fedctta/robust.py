@@ -17,14 +17,13 @@ more than half of W_i on oneself, the median is one's own model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Uploads, mix
+from fedctta.aggregators import Aggregator, Mixing, Uploads, Weights, each, matrix, mix, of_tensor
 from fedctta.aggregators.neighbours import Neighbours
 from fedctta.errors import UserError
 from fedctta.mailbox import choose_rows
@@ -76,7 +75,7 @@ class Robust:
 
     def limit(self, weights: Mixing) -> Mixing:
         """Return W with no peer above the cap."""
-        return _for_each(weights, lambda w: capped(w, self.cap)) if self.way == "cap" else weights
+        return each(weights, lambda w: capped(w, self.cap)) if self.way == "cap" else weights
 
     def mix(self, weights: Mixing, own: Tensors, sent: Tensors) -> Tensors:
         """Mix what was admitted; `sent` is what came in."""
@@ -84,7 +83,7 @@ class Robust:
             return trimmed(weights, own, NEARLY_ALL if self.way == "median" else self.trim)
         mixed = mix(weights, own)
         if self.way == "clip":
-            return {name: t + _rows(_oneself(weights, name), t) * (sent[name] - own[name]) for name, t in mixed.items()}
+            return {name: t + _own_share(weights, name, t) * (sent[name] - own[name]) for name, t in mixed.items()}
         return mixed
 
 
@@ -109,13 +108,14 @@ def without(uploads: Uploads, refused: Tensor, source: Tensors) -> Uploads:
     return Uploads(own, signals, uploads.active & ~refused, uploads.domain, torch.where(refused, 0, trust))
 
 
-def capped(weights: Tensor | Neighbours, cap: float) -> Tensor | Neighbours:
+def capped(weights: Weights, cap: float) -> Weights:
     """Return W with peers' weights of at most `cap`; the excess goes back to oneself."""
     if isinstance(weights, Neighbours):
         peers = weights.weight[:, 1:].clamp_max(cap)
         return Neighbours(weights.who, torch.cat([1 - peers.sum(1, keepdim=True), peers], 1))
-    oneself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
-    peers = weights.clamp_max(cap).masked_fill(oneself, 0)
+    dense = matrix(weights)
+    oneself = torch.eye(len(dense), dtype=torch.bool, device=dense.device)
+    peers = dense.clamp_max(cap).masked_fill(oneself, 0)
     return peers + torch.diag(1 - peers.sum(1))
 
 
@@ -140,9 +140,9 @@ def trimmed(weights: Mixing, own: Tensors, share: float) -> Tensors:
     """
 
     def one(name: str, tensor: Tensor) -> Tensor:
-        w = weights[name] if isinstance(weights, dict) else weights
+        w = of_tensor(weights, name)
         rows = tensor.reshape(len(tensor), -1)
-        who, weight = (w.who, w.weight) if isinstance(w, Neighbours) else (None, w)
+        who, weight = (w.who, w.weight) if isinstance(w, Neighbours) else (None, matrix(w))
         ranked = rows.sort(dim=0) if who is None else None  # the same for every receiver
         step = max(1, NUMBERS_AT_ONCE // max(1, weight.shape[1] * rows.shape[1]))
         parts = []
@@ -167,17 +167,5 @@ def _inner_mean(values: Tensor, counts: Tensor, share: float) -> Tensor:
     return (inside * values).sum(1) / inside.sum(1)  # 1 - 2 share, but for rounding, which a median would show
 
 
-def _oneself(weights: Mixing, name: str) -> Tensor:
-    w = weights[name] if isinstance(weights, dict) else weights
-    return w.weight[:, 0] if isinstance(w, Neighbours) else w.diagonal()
-
-
-def _rows(weight: Tensor, like: Tensor) -> Tensor:
-    return weight.view(-1, *[1] * (like.dim() - 1))
-
-
-def _for_each(weights: Mixing, change: Callable[[Tensor | Neighbours], Tensor | Neighbours]) -> Mixing:
-    if isinstance(weights, dict):
-        changed = {name: change(w) for name, w in weights.items()}
-        return {name: w for name, w in changed.items() if isinstance(w, Tensor)}
-    return change(weights)
+def _own_share(weights: Mixing, name: str, like: Tensor) -> Tensor:
+    return of_tensor(weights, name).diagonal().view(-1, *[1] * (like.dim() - 1))

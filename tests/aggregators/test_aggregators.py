@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedctta.aggregators import Server, Uploads, aggregators, mix, overall, restrict
+from fedctta.aggregators import Server, Uploads, aggregators, matrix, mix, overall, restrict
 from fedctta.clients import Client, by_loop, by_vmap, stack
 
 FORMS = [
@@ -95,7 +95,7 @@ def permuted(uploads, order):
 
 def matrices(weights):
     """Every W there is: one, or one for each tensor."""
-    return list(weights.values()) if isinstance(weights, dict) else [weights]
+    return [matrix(w) for w in weights.values()] if isinstance(weights, dict) else [matrix(weights)]
 
 
 def play(aggregator, server, uploads, memory):

@@ -8,20 +8,23 @@ is a dictionary of tensors that it is handed and gives back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedctta.aggregators.groups import Groups
 from fedctta.aggregators.neighbours import Neighbours
 from fedctta.clients import Client, Lifter
 from fedctta.network import Network, Tensors
 from fedctta.registry import Registry
 
-# W[N, N] of the whole model, the same with few weights a row, or one W for each of the model's tensors by name
-Mixing = Tensor | Neighbours | Tensors
+# W[N, N], the same with few weights a row, or the same by way of groups
+Weights = Tensor | Neighbours | Groups
+# One for the whole model, or one for each of its tensors by name
+Mixing = Weights | Mapping[str, Weights]
 
 
 class Uploads(NamedTuple):
@@ -104,19 +107,34 @@ class Aggregator:
 
 
 def mix(weights: Mixing, own: Tensors) -> Tensors:
-    """Give client i the model sum_j W_ij theta_j."""
-    if isinstance(weights, Neighbours):
-        return {name: weights.mixed(tensor) for name, tensor in own.items()}
+    """Give client i the model sum_j W_ij theta_j. Vectors, being many and short, are mixed side by side."""
+    alike: dict[tuple[int, torch.dtype], list[str]] = {}
+    for name, tensor in own.items():
+        if tensor.dim() == 2:
+            alike.setdefault((id(of_tensor(weights, name)), tensor.dtype), []).append(name)
+    vectors: Tensors = {}
+    for names in alike.values():
+        together = of_tensor(weights, names[0]) @ torch.cat([own[name] for name in names], 1)
+        vectors |= zip(names, torch.split(together, [own[name].shape[1] for name in names], 1), strict=True)
+    return {
+        name: vectors[name] if name in vectors else _mixed(of_tensor(weights, name), tensor)
+        for name, tensor in own.items()
+    }
 
-    def mixed(name: str, tensor: Tensor) -> Tensor:
-        w = weights[name] if isinstance(weights, dict) else weights
-        if not row_by_row(tensor):
-            return (w @ tensor.reshape(len(w), -1)).view_as(tensor)
-        # Rows as they lie in memory, so that neither they nor the result have to be put in order.
-        flat = tensor.as_strided((len(w), tensor[0].numel()), (tensor.stride(0), 1))
-        return (w @ flat).as_strided(tensor.shape, tensor.stride())
 
-    return {name: mixed(name, tensor) for name, tensor in own.items()}
+def _mixed(weights: Weights, tensor: Tensor) -> Tensor:
+    if not tensor.numel():
+        return tensor
+    if not row_by_row(tensor):
+        return (weights @ tensor.reshape(len(tensor), -1)).view_as(tensor)
+    # Rows as they lie in memory, so that neither they nor the result have to be put in order.
+    flat = tensor.as_strided((len(tensor), tensor[0].numel()), (tensor.stride(0), 1))
+    return (weights @ flat).as_strided(tensor.shape, tensor.stride())
+
+
+def of_tensor(weights: Mixing, name: str) -> Weights:
+    """Return the W by which one of the model's tensors is mixed."""
+    return weights[name] if isinstance(weights, Mapping) else weights
 
 
 def row_by_row(tensor: Tensor) -> bool:
@@ -136,12 +154,18 @@ def overall(weights: Mixing, own: Tensors) -> Tensor:
 
     With few weights a row it is a sparse tensor.
     """
-    if isinstance(weights, Neighbours):
-        return weights.matrix()
-    if isinstance(weights, Tensor):
-        return weights
-    sizes = {name: own[name][0].numel() for name in weights}
-    return torch.stack([w * (sizes[name] / sum(sizes.values())) for name, w in weights.items()]).sum(0)
+    if not isinstance(weights, Mapping):
+        return matrix(weights)
+    sizes: dict[int, int] = {}
+    for name, w in weights.items():
+        sizes[id(w)] = sizes.get(id(w), 0) + own[name][0].numel()
+    shared = {id(w): w for w in weights.values()}
+    return torch.stack([matrix(w) * (sizes[key] / sum(sizes.values())) for key, w in shared.items()]).sum(0)
+
+
+def matrix(weights: Weights) -> Tensor:
+    """Return W as a tensor[N, N]."""
+    return weights if isinstance(weights, Tensor) else weights.matrix()
 
 
 def restrict(weights: Mixing, receive: Tensor, trust: Tensor | None = None) -> Mixing:
@@ -151,14 +175,18 @@ def restrict(weights: Mixing, receive: Tensor, trust: Tensor | None = None) -> M
     present. A row left without weight falls back to itself.
     """
     trust = receive if trust is None else trust
-    if isinstance(weights, Neighbours):
-        return weights.restricted(receive, trust)
-    if isinstance(weights, dict):
-        return {name: _restrict(w, receive, trust) for name, w in weights.items()}
-    return _restrict(weights, receive, trust)
+    return each(weights, lambda w: _dense(w, receive, trust) if isinstance(w, Tensor) else w.restricted(receive, trust))
 
 
-def _restrict(weights: Tensor, receive: Tensor, trust: Tensor) -> Tensor:
+def each(weights: Mixing, change: Callable[[Weights], Weights]) -> Mixing:
+    """Change the W of the model, or those of its tensors: once, where many share one."""
+    if not isinstance(weights, Mapping):
+        return change(weights)
+    changed = {key: change(w) for key, w in {id(w): w for w in weights.values()}.items()}
+    return {name: changed[id(w)] for name, w in weights.items()}
+
+
+def _dense(weights: Tensor, receive: Tensor, trust: Tensor) -> Tensor:
     present = weights * trust
     total = present.sum(1, keepdim=True)
     alone = (~receive | (total.squeeze(1) <= 0)).unsqueeze(1)

@@ -14,13 +14,14 @@ one domain with different classes. Two clients in unknown domains are alike with
     a_ij / (1 - a_ij) = N(s_i - s_j; 0, 2 (1/B + a) v) / N(0; 0, 2 r v)
 
 The one with most such peers, if any, founds a domain of those with a_ij > 1/2, in the place of the domain with least
-weight. Then
+weight. A client then receives the means of its domains, and keeps its own model as far as it is in none:
 
-    W_ij ~ sum_k b_i(k) b_j(k) + b_i(0) b_j(0) a_ij
+    W_ij = sum_k b_i(k) b_j(k) / sum_m b_m(k)  +  b_i(0) [i = j]
 
-and the domains take in what was said of them, each by the weight b_i(k): S_k and V_k become means over n_k batches;
-n_k fades by 0.1 % a round and ends at `horizon`. With clients that upload statistics of this very batch (adapter `bn`),
-the server remembers them as well, m_k and q_k being means over n_k batches of d = mean - source mean and of var + d^2:
+which is of rank K and a diagonal, and never written out. The domains take in what was said of them, each by the weight
+b_i(k): S_k and V_k become means over n_k batches; n_k fades by 0.1 % a round and ends at `horizon`. With clients that
+upload statistics of this very batch (adapter `bn`), the server remembers them as well, m_k and q_k being means over n_k
+batches of d = mean - source mean and of var + d^2:
 
     mean = source mean + m_k,   var = q_k - m_k^2                   which contains the variance between batches
 
@@ -50,6 +51,7 @@ from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.appearance import NUMBERS, of_batch
+from fedctta.aggregators.groups import Groups
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Statistics, Tensors, batch_statistics
@@ -119,12 +121,10 @@ class Kin(Aggregator):
         like = alike(look, 2 * typical * usual, self.strange / typical)
         belief, here = found(belief, like, heard, memory["weight"])
         weight = torch.where(here, 0, memory["weight"])
-        known, unknown = belief[:, :-1], belief[:, -1].contiguous()
         gone = F.pad(here, (0, 1), value=False)  # nobody believes to be in a domain that had to give way
         memory = memory | {"belief": torch.where(rows | gone, belief, memory["belief"])}
-        kin = like.mul_(unknown).mul_(unknown[:, None]).addmm_(known, known.T)
-        kin.diagonal().add_(TINY)
-        kin.div_(kin.sum(1, keepdim=True))
+        known = belief[:, :-1] * rows
+        kin = Groups(known, (known / known.sum(0).clamp_min(TINY)).T, 1 - known.sum(1))
 
         heed = known * trust[:, None]
         memory["weight"], part, kept = self._grown(weight, heed)
@@ -137,12 +137,16 @@ class Kin(Aggregator):
         slow = self._drift(kin)
         return {name: kin if is_statistic(name) else slow for name in uploads.own}, memory
 
-    def _drift(self, kin: Tensor) -> Tensor:
+    def _drift(self, kin: Groups) -> Groups:
         """Return the W by which clients' weights, scales and shifts are mixed."""
-        relied_on = (kin.sum(0) - kin.diagonal()).clamp_min(ALONE)
-        drift = (kin + relied_on / relied_on.sum()) * (self.pace / 2)
-        drift.diagonal().add_(1 - self.pace)
-        return drift
+        takes, gives, alone = kin
+        relied_on = (takes.sum(0) @ gives + alone - kin.diagonal()).clamp_min(ALONE)
+        step = self.pace / 2
+        return Groups(
+            F.pad(takes * step, (0, 1), value=step),
+            torch.cat([gives, (relied_on / relied_on.sum())[None]]),
+            alone * step + (1 - self.pace),
+        )
 
     def _believe(self, look: Tensor, usual: Tensor, error: Tensor, memory: Tensors) -> Tensor:
         """Return b[N, K + 1], the unknown domain last; densities are divided by N(s_i; s_i, v)."""
@@ -196,8 +200,11 @@ class Kin(Aggregator):
         mean = known @ (memory["mean"] + memory["centre"])
         var = known @ torch.addcmul(memory["square"], memory["mean"], memory["mean"], value=-1).clamp_min_(0)
         sizes = [mixed[name].shape[1] for name in names]
-        parts = zip(names + variances(names), (*torch.split(mean, sizes, 1), *torch.split(var, sizes, 1)), strict=True)
-        return mixed | {name: part.addcmul_(rest, mixed[name]) for name, part in parts}, memory
+        sent = mixed
+        for these, part in ((names, mean), (variances(names), var)):
+            part.addcmul_(rest, joined(mixed, these))
+            sent = sent | dict(zip(these, torch.split(part, sizes, 1), strict=True))
+        return sent, memory
 
 
 def middle(rows: Tensor, heard: Tensor) -> Tensor:

@@ -26,12 +26,9 @@ class Neighbours(NamedTuple):
     who: Tensor  # [N, k]
     weight: Tensor  # [N, k]
 
-    def mixed(self, rows: Tensor) -> Tensor:
-        """W rows, without a copy of any neighbour's."""
-        if not rows.numel():
-            return rows
-        flat = rows.reshape(len(rows), -1)
-        return F.embedding_bag(self.who, flat, per_sample_weights=self.weight, mode="sum").view_as(rows)
+    def __matmul__(self, rows: Tensor) -> Tensor:
+        """W rows[N, D], without a copy of any neighbour's."""
+        return F.embedding_bag(self.who, rows, per_sample_weights=self.weight, mode="sum")
 
     def restricted(self, receive: Tensor, trust: Tensor) -> Neighbours:
         """W with columns weighted by trust[N] and rows renormalised; those who do not `receive` keep their model."""
@@ -41,6 +38,10 @@ class Neighbours(NamedTuple):
         oneself = torch.zeros_like(self.weight)
         oneself[:, 0] = 1
         return Neighbours(self.who, torch.where(alone, oneself, present / total.clamp_min(1e-12)))
+
+    def diagonal(self) -> Tensor:
+        """W_ii[N]."""
+        return self.weight[:, 0]
 
     def matrix(self) -> Tensor:
         """W[N, N] as a sparse tensor."""
