@@ -121,7 +121,11 @@ def table(section: Section, rows: Mapping[str, Mapping[str, list[float]]]) -> st
         cells = [_cell(found.get(column)) for column in columns]
         lines.append(f"| {server} | " + " | ".join(cells) + " |")
     means = {s: {c: statistics.mean(a) for c, a in found.items()} for s, found in rows.items()}
-    for title, of in (("share of the oracle's gain", share), ("kin less the best other server", ahead)):
+    for title, of in (
+        ("share of the oracle's gain", share),
+        ("kin less the best server of the papers", ahead),
+        ("kin less local", alone),
+    ):
         cells = [of({s: m[c] for s, m in means.items() if c in m}) for c in columns]
         if any(cells):
             lines.append(f"| {title} | " + " | ".join(cells) + " |")
@@ -144,9 +148,14 @@ def share(means: Mapping[str, float]) -> str:
 
 
 def ahead(means: Mapping[str, float]) -> str:
-    """Kin less the best of all others but the oracle."""
-    others = [value for server, value in means.items() if server not in ("kin", "oracle")]
+    """Kin less the best server that is neither told the domains nor absent."""
+    others = [value for server, value in means.items() if server not in ("kin", "oracle", "local")]
     return f"{means['kin'] - max(others):+.2f}" if "kin" in means and others else ""
+
+
+def alone(means: Mapping[str, float]) -> str:
+    """Kin less no server at all."""
+    return f"{means['kin'] - means['local']:+.2f}" if {"kin", "local"} <= means.keys() else ""
 
 
 def serve(server: Server, method: Aggregator, uploads: Uploads, memory: Tensors) -> Tensors:
