@@ -13,7 +13,7 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, mix, restrict
 from fedctta.aggregators.appearance import NUMBERS
 from fedctta.aggregators.groups import Groups
-from fedctta.aggregators.kin import FADE, Kin, alike, found, is_statistic, middle, moved
+from fedctta.aggregators.kin import FADE, Kin, alike, distances, found, is_statistic, middle, moved
 from fedctta.clients import Client, by_loop, by_vmap, stack
 from fedctta.errors import UserError
 from fedctta.network import batch_statistics
@@ -112,6 +112,15 @@ def test_likeness_is_by_differences_however_far_from_zero():
     expected = (0.5 * (NUMBERS * strange.log() - apart)).sigmoid()
     assert expected.min() < 0.1
     torch.testing.assert_close(alike(look, variance, strange), expected.float(), atol=1e-3, rtol=0)
+
+
+def test_distances_are_by_differences_however_far_from_zero():
+    """Looks of 30 that differ in the fifth digit, in units of a tiny variance."""
+    generator = torch.Generator().manual_seed(0)
+    rows, centres = (30 + 4e-4 * torch.rand(count, NUMBERS, generator=generator) for count in (6, 4))
+    variance = 1e-8 * (1 + torch.rand(4, NUMBERS, generator=generator))
+    apart = (rows[:, None].double() - centres).square() / variance.double()
+    torch.testing.assert_close(distances(rows, centres, variance), apart.sum(-1).float(), atol=1e-3, rtol=1e-5)
 
 
 def test_the_median_is_over_those_heard():

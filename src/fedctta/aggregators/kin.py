@@ -153,9 +153,7 @@ class Kin(Aggregator):
         n, error = memory["weight"], error[:, None]
         width = torch.lerp(memory["spread"], usual, (n + 1).reciprocal()[:, None]) + TINY
         error = torch.addcdiv(error, error - self.tolerance, n.clamp_min(1))
-        # One table[N, K] for each of the ten numbers. Differences, as inner products would cancel.
-        centre, scale = memory["look"].T.contiguous(), width.sqrt().T.contiguous()
-        apart = (look.T[:, :, None] - centre[:, None]).div_(scale[:, None]).square_().sum(0)
+        apart = distances(look, memory["look"], width)
         misfit = torch.addcdiv((width / (usual + TINY)).log().sum(-1), apart, error).add_(error.log(), alpha=NUMBERS)
         there = F.pad(n > 0, (0, 1), value=True)
         prior = torch.add(self.hazard * there / there.sum(), memory["belief"], alpha=1 - self.hazard)
@@ -178,38 +176,47 @@ class Kin(Aggregator):
         """Return the statistics of all domains with this round's batches in them."""
         names = means_in(uploads.own)
         centre = torch.cat([network.state[name] for name in names])
-        mean = joined(uploads.own, names).sub_(centre)
-        square = joined(uploads.own, variances(names)).addcmul_(mean, mean)
-        new = ((uploads.signals["fresh"] == 1) & (square.sum(1).abs() < torch.inf))[:, None]
-        # What is not new weighs nothing, and nothing times a number is nothing; it only must be one.
-        rows = {name: row.nan_to_num_(0, 0, 0) for name, row in (("mean", mean), ("square", square))}
+        rows = joined(uploads.own, names + variances(names))  # of client i: d, then var + d^2
+        mean, square = rows.chunk(2, 1)
+        square.addcmul_(mean.sub_(centre), mean)
+        new = ((uploads.signals["fresh"] == 1) & (rows.sum(1).abs() < torch.inf))[:, None]
+        rows.nan_to_num_(0, 0, 0)  # what is not new weighs nothing, and nothing times a number is nothing
         if "batches" not in memory:
-            nothing = {name: row.new_zeros(self.domains, row.shape[1]) for name, row in rows.items()}
-            memory = {"batches": torch.zeros_like(memory["weight"]), **nothing}
+            nothing = rows.new_zeros(self.domains, rows.shape[1])
+            memory = {"batches": torch.zeros_like(memory["weight"]), "moments": nothing}
         batches, part, kept = self._grown(torch.where(here, 0, memory["batches"]), heed * new)
-        after = {name: moved(memory[name], kept, part, row) for name, row in rows.items()}
-        return {"batches": batches, "centre": centre, "fresh": new, **after}
+        after = moved(memory["moments"], kept, part, rows)
+        return {"batches": batches, "centre": centre, "fresh": new, "moments": after}
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
         """Send what is remembered of a client's domain, as far as it is known; all else as mixed."""
-        if "mean" not in memory:
+        if "moments" not in memory:
             return mixed, memory
         names = means_in(mixed)
+        names += variances(names)
         known = memory["belief"][:, :-1] * (memory["batches"] > 0) * (memory["fresh"] & active[:, None])
-        rest = 1 - known.sum(1, keepdim=True)
-        mean = known @ (memory["mean"] + memory["centre"])
-        var = known @ torch.addcmul(memory["square"], memory["mean"], memory["mean"], value=-1).clamp_min_(0)
-        sizes = [mixed[name].shape[1] for name in names]
-        sent = mixed
-        for these, part in ((names, mean), (variances(names), var)):
-            part.addcmul_(rest, joined(mixed, these))
-            sent = sent | dict(zip(these, torch.split(part, sizes, 1), strict=True))
-        return sent, memory
+        mean, square = memory["moments"].chunk(2, 1)
+        var = torch.addcmul(square, mean, mean, value=-1).clamp_min_(0)
+        sent = known @ torch.cat([mean + memory["centre"], var], 1)
+        sent.addcmul_(1 - known.sum(1, keepdim=True), joined(mixed, names))
+        parts = torch.split(sent, [mixed[name].shape[1] for name in names], 1)
+        return mixed | dict(zip(names, parts, strict=True)), memory
 
 
 def middle(rows: Tensor, heard: Tensor) -> Tensor:
     """Return the median of rows[N, D] over those heard, the lower of two; 1 if there are none."""
     return torch.where(heard, rows.T, torch.nan).nanmedian(1).values.nan_to_num(1)
+
+
+def distances(rows: Tensor, centres: Tensor, variance: Tensor) -> Tensor:
+    """Return sum_d (rows_id - centres_kd)^2 / variance_kd of rows[N, D] and centres[K, D].
+
+    Squares and products cancel, which doubles can afford: of single numbers the result is exact to single precision.
+    """
+    rows, centres, weight = rows.double(), centres.double(), variance.double().reciprocal()
+    weighted = centres * weight
+    squares = torch.addmm((centres * weighted).sum(1), rows.square(), weight.T)
+    return squares.addmm_(rows, weighted.T, alpha=-2).to(variance.dtype)
 
 
 def alike(look: Tensor, variance: Tensor, strange: Tensor) -> Tensor:
