@@ -162,6 +162,16 @@ def test_shards_share_the_work(table, played):
     assert all(entry.ours for line in whole.tables[0].lines for entry in line.entries)
 
 
+def test_gathering_shows_what_is_kept_and_runs_nothing(table, played):
+    reproduce(table(), shard="1/2")
+    there = len(played)
+    part = reproduce(table(), gather=True, seeds=2)
+    assert len(played) == there
+    entries = [entry for line in part.tables[0].lines for entry in line.entries]
+    assert {(len(entry.ours), entry.reason) for entry in entries} == {(1, ""), (0, "not available: not run yet")}
+    assert part.failed == []
+
+
 def test_quick_says_so(table, tmp_path):
     result = reproduce(table(), quick=True, panels=["means"])
     result.write(tmp_path / "report")

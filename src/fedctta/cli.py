@@ -109,6 +109,9 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel, or these, for example CIFAR-10-C.")] = None,
     shard: Annotated[str, typer.Option(help="Run only a part of the cells, for example 2/6.")] = "1/1",
+    gather: Annotated[
+        bool, typer.Option("--gather", help="Run nothing: compare what is kept so far, seeds as there are.")
+    ] = False,
     jobs: Annotated[int, typer.Option(help="Cells played at once, each in a process of its own.")] = 1,
     folder: Annotated[Path, typer.Option("--out", help="Folder for finished cells and reports.")] = Path("runs"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -128,6 +131,7 @@ def reproduce(
             quick=quick,
             panels=panel or (),
             shard=shard,
+            gather=gather,
             jobs=jobs,
             out=folder,
             progress=not quiet,

@@ -26,10 +26,11 @@ from fedctta.records import Record
 from fedctta.report.comparison import UNAVAILABLE, Comparison, Entry, Line
 from fedctta.report.reproduction import Story, write_reproduction
 from fedctta.settings import Experiment
-from fedctta.trial import play
+from fedctta.trial import kept, play
 from fedctta.workshop import Workshop, data_keys
 
 Cells = Mapping[tuple[str, str], Experiment]
+NOT_RUN = f"{UNAVAILABLE}: not run yet"
 Outcome = tuple[tuple[Record, ...], str]  # the seeds that ran, and why others did not
 Grid = tuple[tuple[str, ...], tuple[Line, ...]]
 
@@ -76,6 +77,7 @@ def reproduce(
     quick: bool = False,
     panels: Sequence[str] = (),
     shard: str = "1/1",
+    gather: bool = False,
     jobs: int = 1,
     out: str | Path = "runs",
     progress: bool = False,
@@ -86,7 +88,8 @@ def reproduce(
 
     `values` are experiment keys that win over the preset's (`device="cpu"`, `weights="auto"`). `shard="2/6"` runs
     every sixth cell only, beginning with the second, so that several machines can share the work; a last call
-    without it gathers the whole table. `jobs` cells are played at once.
+    without it gathers the whole table. With `gather` nothing is run: the table is what is kept so far. `jobs` cells are
+    played at once.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
@@ -101,7 +104,7 @@ def reproduce(
     require_writable(folder / "runs")
     found: dict[str, Record | Missing] = {}
     workshop, lacking = Workshop({}), Lacking()
-    if jobs != 1:
+    if jobs != 1 and not gather:
         there = [experiment for experiment in mine if not lacking.reason(experiment, workshop)]
         failed = side_by_side(there, folder, jobs, resume=True)
         found = {fingerprint: Missing(reason) for fingerprint, reason in failed.items()}
@@ -110,7 +113,7 @@ def reproduce(
             label = f"[{k + 1}/{len(mine)}] {experiment.dataset} {experiment.stream}"
             watch = partial(bar.watch, f"{label} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}")
             if experiment.fingerprint not in found:
-                found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch)
+                found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch, gather)
     tables = [_compare(each, grid, seeds, found) for each, grid in zip(chosen, grids, strict=True)]
     return Reproduction(paper, tuple(tables), _command(name, seeds, quick, panels, values), quick)
 
@@ -148,12 +151,14 @@ class Lacking:
 
 
 def _attempt(
-    experiment: Experiment, workshop: Workshop, lacking: Lacking, folder: Path, watch: Any
+    experiment: Experiment, workshop: Workshop, lacking: Lacking, folder: Path, watch: Any, gather: bool
 ) -> Record | Missing:
     """Return the record of a cell, or why there is none; one that fails must not keep the others from running."""
     if reason := lacking.reason(experiment, workshop):
         return Missing(reason)
     try:
+        if gather:
+            return kept(experiment, workshop, folder) or Missing(NOT_RUN)
         return play(experiment, workshop, folder, resume=True, watch=watch)
     except UserError as error:
         return Missing(str(error))
@@ -165,8 +170,9 @@ def _compare(panel: Panel, grid: Cells, seeds: int, found: Mapping[str, Record |
     def outcome(cell: tuple[str, str]) -> Outcome:
         seeded = (replace(grid[cell], seed=seed).fingerprint for seed in range(seeds))
         runs = [found.get(key, Missing(f"{UNAVAILABLE}: left to another shard")) for key in seeded]
-        reason = next((run.reason for run in runs if isinstance(run, Missing)), "")
-        return tuple(run for run in runs if isinstance(run, Record)), reason
+        records = tuple(run for run in runs if isinstance(run, Record))
+        reasons = [run.reason for run in runs if isinstance(run, Missing)]
+        return records, next((reason for reason in reasons if not records or reason != NOT_RUN), "")
 
     cells = {cell: outcome(cell) for cell in grid}
     rows = list(dict.fromkeys(row for row, _ in cells))

@@ -33,13 +33,13 @@ def play(
     """Play one experiment; keep its place while it runs and its record when it is done."""
     device = choose_device(experiment.device)
     federation, stream, settings = workshop.assemble(experiment, device)
-    kept = checkpoint = None
+    place = checkpoint = None
     identity = _identity(experiment, federation, stream)
     if folder is not None:
-        name = f"{experiment.stream}-{experiment.adapter}-{experiment.aggregator}-seed{experiment.seed}-{identity}"
-        kept, checkpoint = folder / "runs" / f"{name}.safetensors", folder / "runs" / f"{name}.checkpoint"
-        if resume and kept.exists():
-            return Record.load(kept)
+        place = _place(experiment, identity, folder)
+        checkpoint = place.with_suffix(".checkpoint")
+        if resume and place.exists():
+            return Record.load(place)
         if not resume:
             checkpoint.unlink(missing_ok=True)
     reset_peak_memory(device)
@@ -65,10 +65,22 @@ def play(
         record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
     if stream.data.dense:
         record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
-    if kept is not None and checkpoint is not None:
-        record.save(kept)
+    if place is not None and checkpoint is not None:
+        record.save(place)
         checkpoint.unlink(missing_ok=True)
     return record
+
+
+def kept(experiment: Experiment, workshop: Workshop, folder: Path) -> Record | None:
+    """Return the record of an experiment played before, if the folder has it."""
+    federation, stream, _ = workshop.assemble(experiment, choose_device(experiment.device))
+    place = _place(experiment, _identity(experiment, federation, stream), folder)
+    return Record.load(place) if place.exists() else None
+
+
+def _place(experiment: Experiment, identity: str, folder: Path) -> Path:
+    name = f"{experiment.stream}-{experiment.adapter}-{experiment.aggregator}-seed{experiment.seed}-{identity}"
+    return folder / "runs" / f"{name}.safetensors"
 
 
 def _identity(experiment: Experiment, federation: Federation, stream: Stream) -> str:
