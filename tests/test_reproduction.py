@@ -167,6 +167,7 @@ def test_gathering_shows_what_is_kept_and_runs_nothing(table, played):
     there = len(played)
     part = reproduce(table(), gather=True, seeds=2)
     assert len(played) == there
+    assert part.command.endswith("--seeds 2 --gather")
     entries = [entry for line in part.tables[0].lines for entry in line.entries]
     assert {(len(entry.ours), entry.reason) for entry in entries} == {(1, ""), (0, "not available: not run yet")}
     assert part.failed == []

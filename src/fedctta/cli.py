@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,15 +50,6 @@ app.command("device")(device)
 out = Console()
 err = Console(stderr=True)
 
-NOT_KEYS = {
-    "out": "write --out FOLDER",
-    "resume": "write --resume",
-    "jobs": "write --jobs N",
-    "preset": "write the preset's name alone, as the first word",
-    "progress": "write --quiet to have none",
-    "console": "leave it out",
-}
-
 Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET] key=value ...", show_default=False)]
 
 
@@ -77,9 +70,7 @@ def run(
     """
     words = list(words or [])
     preset = words.pop(0) if words and "=" not in words[0] else None
-    values = parse_words(words)
-    for key in NOT_KEYS.keys() & values.keys():
-        raise UserError(f"{key}= is no setting: {NOT_KEYS[key]}")
+    values = _settings(words, run_experiments)
     if json_file is not None:
         require_writable(json_file.parent)
     name = Path(preset).stem if preset else "-".join(values.get("dataset", ["cifar10-c"]))
@@ -123,7 +114,8 @@ def reproduce(
     if name is None:
         _list("published tables and figures", [(key, load_paper(key).title, "") for key in published()])
         return
-    values = {key: _one(key, options) for key, options in parse_words(words or []).items()} | {"device": device}
+    read = _settings(words or [], run_reproduction, "device")
+    values = {key: _one(key, options) for key, options in read.items()} | {"device": device}
     try:
         result = run_reproduction(
             name,
@@ -149,6 +141,15 @@ def reproduce(
         out.print(f"shard {shard} is done; the command without --shard gathers the table")
     if result.failed:
         raise UserError(f"{len(result.failed)} cells failed ({'; '.join(result.failed)}): their reasons are above")
+
+
+def _settings(words: list[str], function: Callable[..., Any], *options: str) -> dict[str, list[str]]:
+    """Read key=value words; what the function or the command takes by that name itself is no key."""
+    values = parse_words(words)
+    for key in values:
+        if key in options or key in signature(function).parameters:
+            raise UserError(f"{key}= is no setting: for an option write --{key}, as --help lists them")
+    return values
 
 
 def _one(key: str, options: list[str]) -> str:

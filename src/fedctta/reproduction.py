@@ -93,6 +93,8 @@ def reproduce(
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
+    if gather and shard != "1/1":
+        raise UserError("--gather shows all cells: leave --shard out")
     paper = load_paper(name)
     chosen = _chosen(paper, panels)
     choose_device(str(values.get("device", "auto")))
@@ -115,7 +117,7 @@ def reproduce(
             if experiment.fingerprint not in found:
                 found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch, gather)
     tables = [_compare(each, grid, seeds, found) for each, grid in zip(chosen, grids, strict=True)]
-    return Reproduction(paper, tuple(tables), _command(name, seeds, quick, panels, values), quick)
+    return Reproduction(paper, tuple(tables), _command(name, seeds, quick, gather, panels, values), quick)
 
 
 def _chosen(paper: Paper, names: Sequence[str]) -> list[Panel]:
@@ -222,8 +224,8 @@ def _parts(panel: Panel, runs: Sequence[Record]) -> dict[str, tuple[float, ...]]
     return {**parts, "mean": tuple(overall(run, panel.metric) for run in runs)}
 
 
-def _command(name: str, seeds: int, quick: bool, panels: Sequence[str], values: Mapping[str, Any]) -> str:
+def _command(name: str, seeds: int, quick: bool, gather: bool, panels: Sequence[str], values: Mapping[str, Any]) -> str:
     words = [f"fedctta reproduce {name}", *(f"{key}={value}" for key, value in values.items() if key != "device")]
     words += [f'--panel "{panel}"' for panel in panels]
     words += [f"--seeds {seeds}"] if seeds > 1 else []
-    return " ".join([*words, *(["--quick"] if quick else [])])
+    return " ".join([*words, *(["--quick"] if quick else []), *(["--gather"] if gather else [])])
