@@ -18,7 +18,7 @@ weight. A client then receives the means of its domains, and keeps its own model
 
     W_ij = sum_k b_i(k) b_j(k) / sum_m b_m(k)  +  b_i(0) [i = j]
 
-which is of rank K and a diagonal, and never written out. The domains take in what was said of them, each by the weight
+which is of rank K and a diagonal, and mixed as such. The domains take in what was said of them, each by the weight
 b_i(k): S_k and V_k become means over n_k batches; n_k fades by 0.1 % a round and ends at `horizon`. With clients that
 upload statistics of this very batch (adapter `bn`), the server remembers them as well, m_k and q_k being means over n_k
 batches of d = mean - source mean and of var + d^2:
@@ -224,11 +224,8 @@ def alike(look: Tensor, variance: Tensor, strange: Tensor) -> Tensor:
 
     If they are not, it is `strange` times as large.
     """
-    # |x - y|^2 as |x|^2 + |y|^2 - 2 xy cancels, which doubles can afford: with them it is exact to single precision.
-    scaled = look.double() / (2 * variance + 2 * TINY).sqrt()
-    square = scaled.square().sum(1)
-    odds = ((0.5 * NUMBERS * strange.log() - square)[:, None] - square).addmm_(scaled, scaled.T, alpha=2)
-    return odds.to(look.dtype).sigmoid_()
+    apart = distances(look, look, (variance + TINY).expand_as(look))
+    return torch.sub(0.5 * NUMBERS * strange.log(), apart, alpha=0.5).sigmoid_()
 
 
 def found(belief: Tensor, like: Tensor, heard: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
