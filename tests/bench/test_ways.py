@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedctta import lifting
 from fedctta.adapters import adapters
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.bench import ways
@@ -43,6 +44,15 @@ def test_plain_inference_does_not_pass_too_many_at_once(monkeypatch):
     job.source.register_forward_pre_hook(lambda model, inputs: seen.append(len(inputs[0])))
     ways.plain(job, lambda: None)
     assert max(seen) == 4
+
+
+def test_plain_inference_lets_a_trial_of_liftings_have_its_gradients(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path))
+    monkeypatch.setattr(lifting, "LONG", 1)
+    modes = []
+    monkeypatch.setattr(lifting, "_measure", lambda *_: modes.append(torch.is_inference_mode_enabled()) or "loop")
+    ways.plain(work("grad"), lambda: None)
+    assert modes == [False]
 
 
 def test_ours_is_what_run_would_assemble():

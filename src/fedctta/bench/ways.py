@@ -26,19 +26,19 @@ CLIENTS: dict[str, type[PlainClient]] = {
 }
 
 
-@torch.inference_mode()
 def plain(work: Work, tick: Tick) -> None:
     """Way a: the source model in evaluation mode on as many images as the method passes through the network."""
     model = copy.deepcopy(work.source).to(work.device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     at_once = CUDA if work.device.type == "cuda" else CPU_OWN_WEIGHTS
     for t in range(work.rounds):
-        x = work.read(t)[0].flatten(0, 1)
+        x = work.read(t)[0].flatten(0, 1)  # the first time it makes the stream, and for that a method may be tried
         left = work.cell.clients * work.cell.passes
-        while left > 0:
-            for part in torch.split(x[:left], at_once):
-                model(part).argmax(1)
-            left -= len(x)
+        with torch.inference_mode():
+            while left > 0:
+                for part in torch.split(x[:left], at_once):
+                    model(part).argmax(1)
+                left -= len(x)
         tick()
 
 
