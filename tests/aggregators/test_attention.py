@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedctta.aggregators import attention as attention_module
 from fedctta.aggregators.attention import (
     Attention,
     Pairs,
@@ -20,6 +21,8 @@ from fedctta.aggregators.attention import (
     distance,
     draw_noise,
     identity_block,
+    noise_of,
+    numbers,
     objective,
     sample,
     sized_masks,
@@ -39,7 +42,12 @@ def window(clients=4, slots=3, dim=5, seed=0):
 
 
 def noise_for(x, how, seed=0):
-    return draw_noise(torch.tensor(seed), x.shape[0], x.shape[1], how)
+    """All epochs' noise, an axis in front."""
+    return draw_noise(torch.tensor(seed), x.shape[0], x.shape[1], how, range(how.epochs)) if how.lam else None
+
+
+def by_epoch(noise):
+    return noise and (lambda epoch: noise_at(epoch, noise))
 
 
 def untrained(x, known):
@@ -146,9 +154,9 @@ def test_training_equals_a_plain_block_and_lowers_the_loss(how):
     x, known = window()
     x, noise = 2 * x.double(), noise_for(x, how)
     losses, expected = plainly(x, noise, how)
-    torch.testing.assert_close(train(x, known, noise, how), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(train(x, known, by_epoch(noise), how), expected, atol=1e-6, rtol=0)
     assert min(losses) < losses[0]
-    assert (expected - train(x, known, noise, how._replace(epochs=1))).abs().max() > 1e-3
+    assert (expected - train(x, known, by_epoch(noise), how._replace(epochs=1))).abs().max() > 1e-3
 
 
 def test_one_epoch_is_the_untrained_block():
@@ -188,7 +196,7 @@ def test_a_sample_of_one_follows_the_weights():
 def test_bernoulli_masks_keep_with_the_attention_and_always_oneself():
     scores = untrained(*window()).scores
     draws = Training(4000, 0.0, 1.0, code=False)
-    keep = bernoulli_masks(scores, draw_noise(torch.tensor(0), 4, 3, draws))
+    keep = bernoulli_masks(scores, draw_noise(torch.tensor(0), 4, 3, draws, range(4000)))
     torch.testing.assert_close(keep.temporal.float().mean(0), scores.temporal, atol=0.03, rtol=0)
     loops = torch.eye(4, dtype=torch.bool)
     torch.testing.assert_close(keep.spatial.float().mean(0), torch.where(loops, 1, scores.spatial), atol=0.03, rtol=0)
@@ -214,6 +222,21 @@ def noise_at(epoch, noise):
     return Pairs(noise.temporal[epoch], noise.spatial[epoch])
 
 
+@pytest.mark.parametrize("how", [PAPER, CODE], ids=["paper", "code"])
+@pytest.mark.parametrize("rounds", [(), (2,)], ids=["one round", "two rounds"])
+def test_noise_drawn_in_parts_is_the_same(how, rounds, monkeypatch):
+    key = torch.arange(5, 5 + math.prod(rounds)).reshape(rounds)
+    whole = noise_of(key, 4, 3, how)
+    seven_epochs = 7 * math.prod(rounds) * numbers(4, 3, how)  # of 30
+    monkeypatch.setattr(attention_module, "MANY", seven_epochs)
+    parts = noise_of(key, 4, 3, how)
+    for epoch in (0, 6, 7, 29, 3):
+        for one, other in zip(whole(epoch), parts(epoch), strict=True):
+            assert torch.equal(one, other)
+    assert whole(0).temporal.shape == (*rounds, 4, 3, 3)
+    assert not torch.equal(whole(0).spatial, whole(1).spatial)
+
+
 def permuted(noise, order):
     return noise and Pairs(noise.temporal[:, order], noise.spatial[:, :, order][..., order])
 
@@ -223,8 +246,9 @@ def test_permuting_clients_and_their_noise_permutes_the_matrix(how):
     x, known = window(5)
     known[1, 0], x[1, 0], order = False, 0.0, torch.tensor([3, 0, 4, 1, 2])
     noise = noise_for(x, how)
-    again = train(x[order].double(), known[order], permuted(noise, order), how)
-    torch.testing.assert_close(again, train(x.double(), known, noise, how)[order][:, order], atol=1e-6, rtol=0)
+    weights = train(x.double(), known, by_epoch(noise), how)
+    again = train(x[order].double(), known[order], by_epoch(permuted(noise, order)), how)
+    torch.testing.assert_close(again, weights[order][:, order], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("how", FORMS, ids=ids)
@@ -232,10 +256,10 @@ def test_a_client_that_never_came_might_as_well_not_exist(how):
     x, known = window(4)
     x[1], known[1], rest = 0.0, False, torch.tensor([0, 2, 3])
     noise = noise_for(x, how)
-    weights = train(x.double(), known, noise, how)
+    weights = train(x.double(), known, by_epoch(noise), how)
     assert weights.isfinite().all()
     assert (weights[rest][:, 1] == 0).all()
-    without = train(x[rest].double(), known[rest], permuted(noise, rest), how)
+    without = train(x[rest].double(), known[rest], by_epoch(permuted(noise, rest)), how)
     torch.testing.assert_close(weights[rest][:, rest], without, atol=1e-6, rtol=0)
 
 
@@ -245,15 +269,15 @@ def test_slots_before_the_first_round_might_as_well_not_exist(how):
     x[:, :2], known[:, :2] = 0.0, False
     noise = noise_for(x, how)
     short = noise and Pairs(noise.temporal[:, :, 2:, 2:], noise.spatial if how.code else noise.spatial[:, 2:])
-    expected = train(x[:, 2:].double(), known[:, 2:], short, how)
-    torch.testing.assert_close(train(x.double(), known, noise, how), expected, atol=1e-6, rtol=0)
+    expected = train(x[:, 2:].double(), known[:, 2:], by_epoch(short), how)
+    torch.testing.assert_close(train(x.double(), known, by_epoch(noise), how), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("how", FORMS, ids=ids)
 def test_saturated_attention_gives_numbers(how):
     x, known = window()
     known[0, 1:] = False
-    weights = train(1000 * x * known[..., None], known, noise_for(x, how), how)
+    weights = train(1000 * x * known[..., None], known, by_epoch(noise_for(x, how)), how)
     assert weights.isfinite().all()
     torch.testing.assert_close(weights.sum(1), torch.ones(4))
 
@@ -277,8 +301,7 @@ def test_a_captured_training_gives_what_a_plain_one_does(how):
         x, known = (tensor.cuda() for tensor in window(20, 10, 64, seed))
         known[:, : 2 - seed] = False
         x = x * known[..., None]
-        noise = noise_for(x, how, seed)
-        noise = noise and Pairs(*(part.cuda() for part in noise))
-        expected = train(x, known, noise, how)
-        torch.testing.assert_close(collaboration(x, known, noise, how), expected, atol=1e-5, rtol=1e-4)
+        key = torch.tensor(seed).cuda()
+        expected = train(x, known, noise_of(key, 20, 10, how), how)
+        torch.testing.assert_close(collaboration(x, known, key, how), expected, atol=1e-5, rtol=1e-4)
     assert captured.cache_info().misses == 1

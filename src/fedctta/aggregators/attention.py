@@ -43,11 +43,17 @@ class Training(NamedTuple):
 class Pairs(NamedTuple):
     """Something about all pairs of slots of a client [N, T, T] and all pairs of clients in a slot [T, N, N].
 
-    Noise has an epoch axis before these; a spatial mask of one slot [1, N, N] stands for all slots.
+    A spatial mask of one slot [1, N, N] stands for all slots.
     """
 
     temporal: Tensor
     spatial: Tensor
+
+
+Noise = Callable[[int], Pairs]
+"""The uniform numbers by which an epoch's masks are drawn."""
+
+MANY = 2**26  # numbers that are drawn at once, of as many epochs as that makes
 
 
 class Attention(NamedTuple):
@@ -160,17 +166,49 @@ def objective(
     return loss, raw.scores.spatial[-1].detach()
 
 
-def draw_noise(key: Tensor, clients: int, slots: int, how: Training) -> Pairs | None:
-    """All uniform noise that one round's masks need, drawn at once where the key is."""
+def noise_of(key: Tensor, clients: int, slots: int, how: Training) -> Noise | None:
+    """Return the noise of one round's masks, or with key[R] of R rounds, an axis in front; None if there are no masks.
+
+    It is drawn where the key is, for many epochs at once as long as they are small.
+    """
     if not how.lam:
         return None
-    shapes = (how.epochs, clients, slots, slots), (how.epochs, 2 if how.code else slots, clients, clients)
-    sizes = [math.prod(shape) for shape in shapes]
-    parts = torch.split(uniform(key, (sum(sizes),)), sizes)
-    return Pairs(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
+    epochs = max(1, MANY // (key.numel() * numbers(clients, slots, how)))
+
+    @lru_cache(maxsize=1)
+    def part(first: int) -> Pairs:
+        def draw(one: Tensor) -> tuple[Tensor, Tensor]:
+            return draw_noise(one, clients, slots, how, range(first, min(first + epochs, how.epochs)))
+
+        return Pairs(*(torch.func.vmap(draw) if key.ndim else draw)(key))
+
+    def noise(epoch: int) -> Pairs:
+        place = epoch % epochs
+        return Pairs(*(drawn.select(key.ndim, place) for drawn in part(epoch - place)))
+
+    return noise
 
 
-def train(x: Tensor, known: Tensor, noise: Pairs | None, how: Training) -> Tensor:
+def numbers(clients: int, slots: int, how: Training) -> int:
+    """How many numbers an epoch's masks are drawn by."""
+    return sum(map(math.prod, _shapes(clients, slots, how)))
+
+
+def draw_noise(key: Tensor, clients: int, slots: int, how: Training, epochs: range) -> Pairs:
+    """Return the noise of some epochs, an axis in front. A number depends on its epoch, not on what else is drawn."""
+    begin, parts = 0, []
+    for shape in _shapes(clients, slots, how):
+        size = math.prod(shape)
+        parts.append(uniform(key + (begin + epochs.start * size), (len(epochs), *shape)))
+        begin += how.epochs * size
+    return Pairs(*parts)
+
+
+def _shapes(clients: int, slots: int, how: Training) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    return (clients, slots, slots), (2 if how.code else slots, clients, clients)
+
+
+def train(x: Tensor, known: Tensor, noise: Noise | None, how: Training) -> Tensor:
     """Train a fresh block with Adam and return the W[N, N] of the epoch with the lowest loss.
 
     With an axis more in front of everything, as many blocks are trained at once, each for itself.
@@ -183,8 +221,7 @@ def train(x: Tensor, known: Tensor, noise: Pairs | None, how: Training) -> Tenso
     mean, square = torch.zeros_like(block), torch.zeros_like(block)
     lowest, best = x.new_full(many, torch.inf), x.new_zeros(*many, x.shape[-3], x.shape[-3])
     for epoch in range(how.epochs):
-        now = noise and Pairs(*(part.select(len(many), epoch) for part in noise))
-        gradient, loss, weights = learn(block, x, known, seen, now, how)
+        gradient, loss, weights = learn(block, x, known, seen, noise and noise(epoch), how)
         best = torch.where((loss < lowest)[..., None, None], weights, best)
         lowest = torch.minimum(lowest, loss)
         adam(block, gradient, mean, square, epoch + 1, how.lr)
@@ -222,34 +259,39 @@ def adam(block: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: in
     block.addcdiv_(mean, scale, value=-lr / (1 - 0.9**step))
 
 
-def collaboration(x: Tensor, known: Tensor, noise: Pairs | None, how: Training) -> Tensor:
+def collaboration(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Tensor:
     """W of `train`; on a GPU as one CUDA graph, for its many small kernels take longer to launch than to run.
 
     Where the whole round is being captured, the training becomes part of its graph.
     """
     if not x.is_cuda or torch.cuda.is_current_stream_capturing():
-        return train(x, known, noise, how)
-    return captured(x.shape, x.dtype, x.device, how)(x, known, noise)
+        return train(x, known, noise_of(key, len(known), known.shape[1], how), how)
+    return captured(x.shape, x.dtype, x.device, how)(x, known, key)
 
 
 @lru_cache(maxsize=2)
 def captured(
     shape: torch.Size, dtype: torch.dtype, device: torch.device, how: Training
-) -> Callable[[Tensor, Tensor, Pairs | None], Tensor]:
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Capture the whole training for one shape and return the function that replays it."""
     x, known = torch.zeros(shape, dtype=dtype, device=device), torch.ones(shape[:2], dtype=torch.bool, device=device)
-    noise = draw_noise(torch.zeros((), dtype=torch.int64, device=device), shape[0], shape[1], how)
+    key = torch.zeros((), dtype=torch.int64, device=device)
+
+    def trained(epochs: int) -> Tensor:
+        short = how._replace(epochs=epochs)
+        return train(x, known, noise_of(key, len(known), known.shape[1], short), short)
+
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):  # libraries set themselves up on first use, which a capture does not allow
-        train(x, known, noise, how._replace(epochs=min(2, how.epochs)))
+        trained(min(2, how.epochs))
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        weights = train(x, known, noise, how)
+        weights = trained(how.epochs)
 
-    def replay(new_x: Tensor, new_known: Tensor, new_noise: Pairs | None) -> Tensor:
-        for held, new in zip((x, known, *(noise or ())), (new_x, new_known, *(new_noise or ())), strict=True):
+    def replay(new_x: Tensor, new_known: Tensor, new_key: Tensor) -> Tensor:
+        for held, new in ((x, new_x), (known, new_known), (key, new_key)):
             held.copy_(new)
         graph.replay()
         return weights.clone()

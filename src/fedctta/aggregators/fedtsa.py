@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.aggregators.attention import Pairs, Training, collaboration, draw_noise, identity_block, train
+from fedctta.aggregators.attention import Training, collaboration, identity_block, noise_of, train
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Tensors
@@ -116,10 +116,9 @@ class FedTSA(Aggregator):
         x = F.pad(indicators, (0, 0, window - 1, 0)).unfold(1, window, 1).permute(1, 0, 3, 2)  # [rounds, N, window, D]
         known = known.unfold(1, window, 1).transpose(0, 1)
         key = numbered(keys(server.seed, 1, device)[0], torch.arange(len(rounds), device=device))
-        draw = torch.func.vmap(lambda k: draw_noise(k, clients, window, how) or ())
         at_once = max(1, AT_ONCE // identity_block(x, how.temporal).numel())
         parts = zip(*(torch.split(part, at_once) for part in (x, known, key)), strict=True)
-        trained = [train(part, there, Pairs(*draw(k)) if how.lam else None, how) for part, there, k in parts]
+        trained = [train(part, there, noise_of(k, clients, window, how), how) for part, there, k in parts]
         return {"foreseen": torch.cat(trained)}
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
@@ -139,7 +138,7 @@ class FedTSA(Aggregator):
         known = slide(known, active)
 
         key = numbered(keys(server.seed, 1, x.device)[0], memory["round"])
-        weights = collaboration(x, known, draw_noise(key, *shape, how), how)
+        weights = collaboration(x, known, key, how)
         return weights, {"window": x, "known": known, "round": memory["round"] + 1}
 
 

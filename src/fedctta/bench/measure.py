@@ -169,6 +169,7 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
 
     _let_go(device)
     reset_peak_memory(device)
+    before_mb = torch.cuda.memory_allocated(device) / 2**20 if device.type == "cuda" else 0.0  # others' workspaces
     try:
         with arithmetic(plan.precision):
             WAYS[way](Work(cell, before + rounds, device, plan.precision), tick)
@@ -176,7 +177,7 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
         _let_go(device)
         return Skipped("ran out of GPU memory")
     spent = tuple(later - earlier for earlier, later in pairwise(marks[before - 1 :]))
-    return Timing(spent, peak_memory_mb(device))
+    return Timing(spent, peak_memory_mb(device) - before_mb)
 
 
 def together(one: Timing | Skipped | None, other: Timing | Skipped) -> Timing | Skipped:

@@ -10,12 +10,14 @@ from typing import NamedTuple
 import torch
 
 from fedctta.adapters import adapters
+from fedctta.aggregators.attention import MANY, numbers
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.bench.cells import Cell
 from fedctta.models import build
 from fedctta.network import Network, Tensors
 
 SHARE = 0.9  # of what is free may be taken
+DRAWN, KEPT = 28, 40  # bytes for a number that is drawn (hashes take 8), and for a pair in training
 
 
 class Bytes(NamedTuple):
@@ -34,12 +36,11 @@ class _Sizes(NamedTuple):
 def needed(cell: Cell, way: str) -> Bytes:
     """Return roughly what all clients' tensors take at the worst moment; those of single passes come on top."""
     model, own, private = (cell.clients * size for size in _sizes(cell.model, cell.adapter))
-    how, slots = FedTSA().training, FedTSA().constants.window
-    masks = 4 * how.epochs * slots * cell.clients * (slots + cell.clients) if cell.aggregator == "fedtsa" else 0
+    block = _block(cell.clients) if cell.aggregator == "fedtsa" else 0
     return {
         "a": Bytes(0, 0),
-        "b": Bytes(masks, 4 * own + 3 * private + masks),  # before, adapted, in chunks, mixed
-        "c": Bytes(masks, model + own + private + masks),
+        "b": Bytes(0, 4 * own + 3 * private + block),  # before, adapted, in chunks, mixed
+        "c": Bytes(0, model + own + private + block),
         "d": Bytes(model + 3 * own + private, private),  # model, upload, average, its copy; Adam's stays on the device
     }[way]
 
@@ -53,6 +54,14 @@ def shortage(cell: Cell, way: str, device: torch.device) -> str | None:
         if free is not None and wanted > SHARE * free:
             return f"needs about {wanted / 1e9:.1f} GB of {place}, and {free / 1e9:.1f} are free"
     return None
+
+
+def _block(clients: int) -> int:
+    """Roughly what FedTSA's training takes: noise as it is drawn, and what two passes keep of all pairs."""
+    slots, how = FedTSA().constants.window, FedTSA().training
+    epoch = numbers(clients, slots, how)
+    epochs = min(max(1, MANY // epoch), how.epochs)  # at once
+    return (DRAWN * epochs + KEPT) * epoch
 
 
 @lru_cache

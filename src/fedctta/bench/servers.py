@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedctta.aggregators.attention import draw_noise, train
+from fedctta.aggregators.attention import noise_of, train
 from fedctta.aggregators.fedctta import FedCTTA
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.bench.block import train_block
@@ -70,7 +70,7 @@ class _Attended:
         x = torch.stack(self.history, 1)
         if self.published:
             return train_block(x, how).cpu()
-        noise = draw_noise(torch.randint(2**32, (), device=x.device), len(x), slots, how)
+        noise = noise_of(torch.randint(2**32, (), device=x.device), len(x), slots, how)
         return train(x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device), noise, how)
 
 
