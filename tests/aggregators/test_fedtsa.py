@@ -126,10 +126,11 @@ def test_ablations_leave_out_what_they_say():
 
 
 @pytest.mark.parametrize("parameters", [{}, {"variant": "code"}, {"ablation": "no-time"}, {"ablation": "s-sim"}])
-@pytest.mark.parametrize("at_once", [1, 2**24])
+@pytest.mark.parametrize("at_once", [80, 2**24])
 def test_rounds_foreseen_are_rounds_played(parameters, at_once, monkeypatch):
     """All blocks trained at once, or in parts, give the matrices of one training a round."""
-    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", at_once)
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", at_once)  # 80 numbers are a block or two
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.TOO_FEW", 1)
     method = FedTSA(**parameters, window=3, epochs=10, lr=1e-2)
     server, batches = make_server(), 2 * torch.rand(5, 3, 2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     memory, ahead = method.init(server), method.init(server) | method.foresee(server, batches.__getitem__, range(5))
@@ -145,6 +146,24 @@ def test_rounds_foreseen_are_rounds_played(parameters, at_once, monkeypatch):
 def test_too_many_clients_are_not_foreseen(monkeypatch):
     monkeypatch.setattr("fedctta.aggregators.fedtsa.LARGEST", 8)
     assert FedTSA().foresee(make_server(), lambda t: torch.zeros(3, 2, 1, 2, 2), range(1)) == {}
+
+
+def test_without_a_round_that_aggregates_nothing_is_foreseen():
+    assert FedTSA().foresee(make_server(), lambda t: torch.zeros(3, 2, 1, 2, 2), []) == {}
+
+
+def test_large_blocks_are_trained_round_by_round(monkeypatch):
+    asked = []
+
+    def read(t):
+        asked.append(t)
+        return torch.zeros(3, 2, 1, 2, 2)
+
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", 8 * 5 * 16 - 1)  # a block has 5 x 16 numbers
+    assert FedTSA().foresee(make_server(), read, range(4)) == {}
+    assert asked == [0]
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", 8 * 5 * 16)
+    assert FedTSA(epochs=1).foresee(make_server(), read, range(4))["foreseen"].shape == (4, 3, 3)
 
 
 def test_constants_are_the_variants_unless_given():

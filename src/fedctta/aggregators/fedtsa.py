@@ -57,6 +57,7 @@ class Constants(NamedTuple):
 
 LARGEST = 2**27  # numbers in all foreseen matrices, above which rounds are trained one by one
 AT_ONCE = 2**24  # numbers in all blocks trained at once
+TOO_FEW = 8  # blocks at once that take longer, launched kernel by kernel, than as many rounds replayed one by one
 CONSTANTS = {"paper": Constants(10, 1.0, 1e-3), "code": Constants(5, 0.1, 1e-4)}
 
 
@@ -107,16 +108,19 @@ class FedTSA(Aggregator):
     def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
         """Train the blocks of many rounds at once: indicators are the source model's, and every block begins anew."""
         clients, device, how = server.clients, server.network.device, self.training
-        if len(rounds) * clients**2 > LARGEST:
+        if not rounds or len(rounds) * clients**2 > LARGEST:
             return {}
         signal = server.lift(lambda x: self.signal(server.network, Client({}), x)["indicator"])
-        indicators = torch.stack([signal(read(t)) for t in rounds], 1)  # [N, rounds, D]
+        first = signal(read(rounds[0]))
+        at_once = AT_ONCE // identity_block(first, how.temporal).numel()
+        if at_once < TOO_FEW:
+            return {}
+        indicators = torch.stack([first, *(signal(read(t)) for t in rounds[1:])], 1)  # [N, rounds, D]
         window = self.constants.window
         known = F.pad(torch.ones(indicators.shape[:2], dtype=torch.bool, device=device), (window - 1, 0))
         x = F.pad(indicators, (0, 0, window - 1, 0)).unfold(1, window, 1).permute(1, 0, 3, 2)  # [rounds, N, window, D]
         known = known.unfold(1, window, 1).transpose(0, 1)
         key = numbered(keys(server.seed, 1, device)[0], torch.arange(len(rounds), device=device))
-        at_once = max(1, AT_ONCE // identity_block(x, how.temporal).numel())
         parts = zip(*(torch.split(part, at_once) for part in (x, known, key)), strict=True)
         trained = [train(part, there, noise_of(k, clients, window, how), how) for part, there, k in parts]
         return {"foreseen": torch.cat(trained)}
