@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedctta.cli import app, main
@@ -43,6 +44,16 @@ def test_run_prints_a_table_and_writes_report_and_json(home):
     assert [(r["aggregator"], r["seed"]) for r in runs] == [("local", 0), ("local", 1), ("fedctta", 0), ("fedctta", 1)]
     assert all(r["rounds"] == 4 and r["model"] == "resnet8-w16" for r in runs)
     assert not list(home.rglob("*.part"))
+
+
+def test_a_gpu_that_is_too_small_is_one_line(home, monkeypatch, capsys):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("fedctta.cli.run_experiments", full)
+    code, _, told = call(monkeypatch, capsys, "run", *QUICK)
+    assert code == 2
+    assert told.strip().splitlines()[-1].startswith("fedctta: the GPU ran out of memory: use lift=loop")
 
 
 def test_methods_lists_everything_and_calls_the_oracle_no_method():

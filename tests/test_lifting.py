@@ -65,6 +65,13 @@ def test_a_short_run_takes_the_usual_choice(tiny_network, home):
     assert not (home / lifting.FILE).exists()
 
 
+def test_no_more_clients_are_tried_than_fit(tiny_network, home, monkeypatch):
+    tried = []
+    monkeypatch.setattr(lifting, "_measure", lambda liftings, *_: tried.extend(liftings) or "loop")
+    fastest_lift(adapters.create("bn"), tiny_network, 12, 10, (3, 8, 8), LONG, fit=7)
+    assert tried == ["5 at once", "7 at once", "loop"]
+
+
 @pytest.mark.parametrize("adapter", ["bn", "grad", "cotta"])
 def test_every_lifting_is_really_tried(adapter, tiny_network, home, monkeypatch):
     names = []

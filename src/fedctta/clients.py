@@ -93,11 +93,11 @@ def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 CPU_OWN_WEIGHTS, CPU_SHARED_WEIGHTS, CUDA = 100, 500, 1_000
 
 
-def choose_lift(how: Lift, network: Network, client: Client, batch: int) -> Lifter:
-    """Return the lifting to use: a loop if asked for, otherwise vmap over as many clients at once as is good."""
+def choose_lift(how: Lift, network: Network, client: Client, batch: int, fit: int | None = None) -> Lifter:
+    """Return the lifting to use: a loop if asked for, or vmap over as many clients at once as is good and as fit."""
     if how == "loop":
         return by_loop
     norm_tensors = {name for name in network.state if name.rpartition(".")[0] in network.norms}
     owns_weights = not client.own.keys() <= {*norm_tensors, *network.affine}
     images = CUDA if network.device.type == "cuda" else CPU_OWN_WEIGHTS if owns_weights else CPU_SHARED_WEIGHTS
-    return in_chunks(max(1, images // batch))
+    return in_chunks(min(max(1, images // batch), fit or images))

@@ -31,11 +31,20 @@ FILE = "liftings.json"
 
 
 def fastest_lift(
-    adapter: Adapter, network: Network, clients: int, batch: int, shape: tuple[int, ...], images: int
+    adapter: Adapter,
+    network: Network,
+    clients: int,
+    batch: int,
+    shape: tuple[int, ...],
+    images: int,
+    fit: int | None = None,
 ) -> Lifter:
-    """Return the fastest lifting for a run of so many images, of those worth trying; ties go to the usual one."""
-    usual = choose_lift("auto", network, adapter.init(network), batch)
-    tried = candidates(network.device, clients, batch)
+    """Return the fastest lifting for a run of so many images, of those worth trying; ties go to the usual one.
+
+    No more clients are lifted at once than fit.
+    """
+    usual = choose_lift("auto", network, adapter.init(network), batch, fit)
+    tried = candidates(network.device, min(clients, fit or clients), batch)
     if images < LONG or adapter.source_images or len(tried) < 2:
         return usual
     key = _key(adapter, network, min(clients, MOST_CLIENTS), batch, shape)

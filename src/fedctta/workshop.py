@@ -33,6 +33,7 @@ from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model, load_weights, read_card, weights_path
 from fedctta.network import Network
 from fedctta.registry import parameters_of
+from fedctta.room import clients_that_fit
 from fedctta.rounds import Federation, Late
 from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment
@@ -83,10 +84,11 @@ class Workshop:
         aggregator.check(network, client.own)
         height, width, channels = stream.shape
         load = max(1, height * width // LARGE) if data.dense else 1  # how many small images one is worth
-        lift = choose_lift(experiment.lift, network, client, experiment.batch * load)
+        fit = clients_that_fit(network, client, experiment.batch, (channels, height, width))
+        lift = choose_lift(experiment.lift, network, client, experiment.batch * load, fit)
         if experiment.lift in ("auto", "graph") and not data.dense:
             shown = int((stream.domain != ABSENT).sum()) * experiment.batch
-            lift = fastest_lift(adapter, network, clients, experiment.batch, (channels, height, width), shown)
+            lift = fastest_lift(adapter, network, clients, experiment.batch, (channels, height, width), shown, fit)
 
         def images(count: int) -> Tensor:
             return public_images(experiment, count, device)
