@@ -65,6 +65,26 @@ def test_a_short_run_takes_the_usual_choice(tiny_network, home):
     assert not (home / lifting.FILE).exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "clients", "fit", "expected"),
+    [("cpu", 2000, None, 40), ("cuda", 2000, None, 400), ("cuda", 200, None, 200), ("cuda", 2000, 250, 250)],
+)
+def test_a_trial_on_a_gpu_has_as_many_clients_as_go_through_at_once(
+    kind, clients, fit, expected, tiny_network, home, monkeypatch
+):
+    shown = []
+
+    def measure(tried, adapter, network, count, *_):
+        shown.append(count)
+        return next(iter(tried))
+
+    monkeypatch.setattr(type(tiny_network), "device", torch.device(kind))
+    monkeypatch.setattr(lifting, "hardware", lambda device: "a machine")
+    monkeypatch.setattr(lifting, "_measure", measure)
+    fastest_lift(adapters.create("tent"), tiny_network, clients, 10, (3, 8, 8), LONG, fit)
+    assert shown == [expected]
+
+
 def test_no_more_clients_are_tried_than_fit(tiny_network, home, monkeypatch):
     tried = []
     monkeypatch.setattr(lifting, "_measure", lambda liftings, *_: tried.extend(liftings) or "loop")

@@ -25,7 +25,7 @@ from fedctta.network import Network
 
 LONG = 50_000  # images of a run from which on measuring pays
 CPU_SIZES, CUDA_SIZES = (50, 100, 200, 500), (1_000, 4_000)  # images at once that are tried
-MOST_CLIENTS = 40
+MOST_ON_CPU = 40  # clients in a trial; on a GPU as many as go through at once in any, or trials would be the same
 REPEATS, SECONDS = 2, 5.0  # of a trial, and after which no further trial begins
 FILE = "liftings.json"
 
@@ -47,10 +47,12 @@ def fastest_lift(
     tried = candidates(network.device, min(clients, fit or clients), batch)
     if images < LONG or adapter.source_images or len(tried) < 2:
         return usual
-    key = _key(adapter, network, min(clients, MOST_CLIENTS), batch, shape)
+    most = CUDA_SIZES[-1] // batch if network.device.type == "cuda" else MOST_ON_CPU
+    shown = min(clients, fit or clients, max(1, most))
+    key = _key(adapter, network, shown, batch, shape)
     choice = _remembered().get(key, "")
     if choice not in tried:
-        choice = _measure(tried, adapter, network, min(clients, MOST_CLIENTS), batch, shape)
+        choice = _measure(tried, adapter, network, shown, batch, shape)
         _remember({**_remembered(), key: choice})  # read again: other runs may have measured theirs meanwhile
     return tried[choice]
 
