@@ -102,6 +102,8 @@ def test_running_out_of_gpu_memory_ends_a_way_and_not_the_run(monkeypatch):
     assert isinstance(row.found["b"], Skipped)
     assert row.timing("a") is not None
     assert estimate(chosen.cells[0], "b", chosen, Known(), take_turn) == math.inf
+    row = measure(chosen.cells[0], chosen, {"a": Known(), "b": Known()})
+    assert row.found["b"].reason == "a trial with fewer clients ran out of GPU memory"
 
 
 def test_a_missing_gigabyte_is_told_before_it_is_tried(monkeypatch, fake):

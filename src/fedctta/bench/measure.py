@@ -119,7 +119,10 @@ def measure(cell: Cell, plan: Plan, known: dict[str, Known], take: Take | None =
             guesses[way] = estimate(cell, way, plan, known[way], take)
     left = plan.seconds
     for way, guess in sorted(guesses.items(), key=lambda item: item[1]):
-        if (need := guess * (MIN_ROUNDS + 1)) > left:
+        if math.isinf(guess):
+            found[way] = Skipped("a trial with fewer clients ran out of GPU memory")
+            del guesses[way]
+        elif (need := guess * (MIN_ROUNDS + 1)) > left:
             found[way] = Skipped(f"{MIN_ROUNDS} rounds would take about {need:.0f} s, and {left:.0f} s are left")
             del guesses[way]
         else:
@@ -174,7 +177,8 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
         with arithmetic(plan.precision):
             WAYS[way](Work(cell, before + rounds, device, plan.precision), tick)
     except torch.OutOfMemoryError:
-        _let_go(device)
+        marks.clear()  # what was taken is let go before the next way: until then this error holds on to it
+    if not marks:
         return Skipped("ran out of GPU memory")
     spent = tuple(later - earlier for earlier, later in pairwise(marks[before - 1 :]))
     return Timing(spent, peak_memory_mb(device) - before_mb)
