@@ -21,7 +21,7 @@ LAYERS = (
     ("sampling",),
     ("streams",),
     ("adapters", "aggregators"),
-    ("robust", "liars", "privacy", "traffic", "lifting"),
+    ("robust", "liars", "privacy", "traffic", "lifting", "room"),
     ("learning",),
     ("tally", "checkpoint", "resident"),
     ("rounds",),
