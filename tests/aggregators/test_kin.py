@@ -13,7 +13,7 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, mix, restrict
 from fedctta.aggregators.appearance import NUMBERS
 from fedctta.aggregators.groups import Groups
-from fedctta.aggregators.kin import FADE, Kin, alike, distances, found, is_statistic, middle, moved
+from fedctta.aggregators.kin import FADE, LATELY, Kin, alike, distances, found, is_statistic, middle, moved
 from fedctta.clients import Client, by_loop, by_vmap, stack
 from fedctta.errors import UserError
 from fedctta.network import batch_statistics
@@ -281,7 +281,7 @@ def test_what_is_no_statistic_of_this_batch_is_only_mixed(tiny_network, adapter)
 def test_drift_by_hand():
     """Clients 0 and 1 are kin, 2 is alone: half to W, half to the mean of those who are relied on."""
     kin = Groups(torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([0.0, 0.0, 1.0]))
-    drift = Kin(pace=0.2)._drift(kin).matrix()
+    drift = Kin()._drift(kin, torch.tensor([0.2, 0.2, 0.2])).matrix()
     one = [0.5, 0.5, 0.001]
     to_all = [value / sum(one) for value in one]
     expected = torch.tensor(
@@ -293,6 +293,49 @@ def test_drift_by_hand():
     )
     torch.testing.assert_close(drift, expected)
     torch.testing.assert_close(drift.sum(1), torch.ones(3))
+
+
+def compare(aggregator, memory, active=(True, True, True)):
+    """Two who see a class each and a third who sees both, all in one domain: clients 0 and 1 are partial."""
+    guess, same = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), torch.tensor([1.0, 1.0, 0.5])
+    signals = said([0.0, 0.0, 0.0], guess=guess, same=same)
+    uploads = Uploads({"weight": torch.zeros(3, 2)}, signals, torch.tensor(active))
+    return aggregator.collaborate(SimpleNamespace(network=SERVER.network, clients=3), uploads, memory)
+
+
+def test_the_partial_keep_what_they_have_learnt():
+    aggregator = Kin(domains=1, pace=0.4, skew=0.7)
+    start = knowing(aggregator, [(0.0, 1e3)], 3)
+    start["belief"] = torch.tensor([[1.0, 0.0]] * 3)
+    weights, memory = compare(aggregator, start)
+    # two of one's own agree with 1, one's own and those of the others with 0 and 1/2; all have a weight of 1/3
+    torch.testing.assert_close(memory["excess"], torch.tensor([0.5, 0.5, 0.0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(memory["repeats"], torch.tensor([2.0, 2.0, 1.0]) / 3, atol=1e-3, rtol=0)
+    drift = weights["weight"].matrix()
+    torch.testing.assert_close(drift[:2], torch.eye(3)[:2])  # s = 3/4
+    assert drift[2, 2].item() == pytest.approx(0.6 + 0.4 / 3, abs=1e-3)
+    less, _ = compare(Kin(domains=1, pace=0.4, skew=1.5), start)
+    assert less["weight"].matrix()[0, 0].item() == pytest.approx(0.8 + 0.2 / 3, abs=1e-3)  # half of the pace
+    _, later = compare(aggregator, memory, (True, False, True))
+    assert later["excess"][1] == memory["excess"][1]
+    assert later["excess"][0].item() == pytest.approx(0.5 * LATELY + 0.25, abs=1e-3)  # with half the weight on client 2
+
+
+def test_nobody_is_partial_without_kin_to_compare_with():
+    weights, memory = compare(
+        Kin(domains=2),
+        knowing(Kin(domains=2), [(1e3, 9.0)], 3) | {"belief": torch.tensor([[0.0, 0.0, 1.0]] * 3)},
+        (True, False, False),
+    )
+    assert memory["excess"].tolist() == [0, 0, 0]
+    assert weights["weight"].matrix()[0, 0] > 0.6
+
+
+@pytest.mark.parametrize(("adapter", "more"), [("bn", 0), ("tent", 4)])
+def test_only_who_learns_says_what_it_takes_images_for(tiny_network, adapter, more):
+    client = adapters.create(adapter).init(tiny_network)
+    signals = Kin().signal(tiny_network, client, batch("plain", 0))
+    assert sum(tensor.numel() for name, tensor in signals.items() if name in ("guess", "same")) == more
 
 
 def lie(kind, tensor):

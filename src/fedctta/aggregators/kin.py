@@ -30,12 +30,17 @@ over rounds of what already is one would never arrive. Whether statistics are of
 its first BatchNorm layer. Weights, scales and shifts, which clients learn by small steps, drift half towards their kin
 and half towards all that are somebody's kin:
 
-    theta_i <- (1 - p) theta_i + p/2 ((W theta)_i + sum_j c_j theta_j)        c_j ~ sum of W_ij over i != j;  p = pace
+    theta_i <- (1 - p_i) theta_i + p_i/2 ((W theta)_i + sum_j c_j theta_j)              c_j ~ sum of W_ij over i != j
+    p_i = pace (1 - s_i / skew), but neither below 0 nor above pace
 
-Over 1/p rounds that averages the noise of everybody's steps as well as at once, and it leaves a client part of what it
-has learnt of its own, such as which classes it sees. Who is on its own, as a liar may be, is not in the mean.
+Over 1/p rounds that averages the noise of everybody's steps as well as at once. What a client has learnt of the classes
+it sees it should keep, where its kin see others: s_i says how much less often one of its images and one of its kin's
+are of one class than two of its own, 0 being impartial and 1 the most (`partiality`, over the last 50 rounds; for it,
+clients that learn say one number more than there are classes). Who is on its own, as a liar may be, is not in the mean
+of all.
 
-Memory: N (K + 1) numbers of beliefs and K models of statistics. Nobody's labels, features or images are asked for.
+Memory: N (K + 3) numbers of beliefs and comparisons, and K models of statistics. Nobody's labels, features or images
+are asked for.
 """
 
 from __future__ import annotations
@@ -52,6 +57,7 @@ from torch.nn import functional as F
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.appearance import NUMBERS, of_batch
 from fedctta.aggregators.groups import Groups
+from fedctta.aggregators.partiality import excess, guesses
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Statistics, Tensors, batch_statistics
@@ -60,6 +66,7 @@ FADE = 0.999
 SAME = 0.01  # of a standard deviation: statistics that differ by less are of the same batch
 ALONE = 1e-3  # what somebody whom nobody relies on counts in the mean of all, so that there is one
 TINY = 1e-8
+LATELY = 0.98  # how much of what was compared counts a round later
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,8 @@ class Kin(Aggregator):
     tolerance: float = 0.01
     strange: float = 10.0
     horizon: float = 500.0
-    pace: float = 0.1
+    pace: float = 0.4
+    skew: float = 0.2
 
     def __post_init__(self) -> None:
         if self.domains < 1:
@@ -81,6 +89,8 @@ class Kin(Aggregator):
             raise UserError(f"kin.hazard={self.hazard} must lie between 0 and 1")
         if not 0 <= self.pace <= 1:
             raise UserError(f"kin.pace={self.pace} must lie between 0 and 1")
+        if not self.skew > 0:
+            raise UserError(f"kin.skew={self.skew} must be above 0")
         for name, least in (("tolerance", 0), ("strange", 1), ("horizon", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"kin.{name}={getattr(self, name)} must be at least {least}")
@@ -95,14 +105,21 @@ class Kin(Aggregator):
             "weight": torch.zeros(self.domains, device=device),
             "look": torch.zeros(self.domains, NUMBERS, device=device),
             "spread": torch.zeros(self.domains, NUMBERS, device=device),
+            "excess": torch.zeros(server.clients, device=device),
+            "repeats": torch.zeros(server.clients, device=device),
         }
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
-        """Say how the batch looks, of how many images, and whether the statistics to be sent are of this batch."""
+        """Say how the batch looks, of how many images, whether the statistics to be sent are of it, and its classes.
+
+        Classes are guessed for those only who learn, and so have something of their own to keep.
+        """
         look, spread = of_batch(x)
         said = {"look": look, "spread": spread, "images": torch.full_like(look[0], len(x))}
         if client.own.keys() & network.statistics.keys():
             said["fresh"] = fresh(network, client, x)
+        if not all(map(is_statistic, client.own)):
+            said["guess"], said["same"] = guesses(network, x)
         return said
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
@@ -134,18 +151,28 @@ class Kin(Aggregator):
             memory |= self._remembered(server.network, uploads, heed, here, memory)
         if all(map(is_statistic, uploads.own)):
             return kin, memory
-        slow = self._drift(kin)
+        memory |= self._compared(kin, uploads, memory)
+        partial = memory["excess"] / memory["repeats"].clamp_min(TINY)
+        slow = self._drift(kin, self.pace * (1 - partial / self.skew).clamp(0, 1))
         return {name: kin if is_statistic(name) else slow for name in uploads.own}, memory
 
-    def _drift(self, kin: Groups) -> Groups:
-        """Return the W by which clients' weights, scales and shifts are mixed."""
+    def _compared(self, kin: Groups, uploads: Uploads, memory: Tensors) -> Tensors:
+        """Return the sums over the last rounds of e_i and o_i; who was not there keeps its own."""
+        mean, same = (uploads.signals[name].nan_to_num(0, 0, 0).clamp(0, 1) for name in ("guess", "same"))
+        return {
+            name: torch.where(uploads.active, torch.add(new, memory[name], alpha=LATELY), memory[name])
+            for name, new in zip(("excess", "repeats"), excess(kin, mean, same), strict=True)
+        }
+
+    def _drift(self, kin: Groups, pace: Tensor) -> Groups:
+        """Return the W by which clients' weights, scales and shifts are mixed, each at its own pace[N]."""
         takes, gives, alone = kin
         relied_on = (takes.sum(0) @ gives + alone - kin.diagonal()).clamp_min(ALONE)
-        step = self.pace / 2
+        step = pace[:, None] / 2
         return Groups(
-            F.pad(takes * step, (0, 1), value=step),
+            torch.cat([takes * step, step], 1),
             torch.cat([gives, (relied_on / relied_on.sum())[None]]),
-            alone * step + (1 - self.pace),
+            torch.addcmul(1 - pace, alone, step[:, 0]),
         )
 
     def _believe(self, look: Tensor, usual: Tensor, error: Tensor, memory: Tensors) -> Tensor:
