@@ -50,10 +50,11 @@ def test_a_gpu_that_is_too_small_is_one_line(home, monkeypatch, capsys):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("fedctta.cli.run_experiments", full)
+    monkeypatch.setattr("fedctta.trial.simulate", full)
     code, _, told = call(monkeypatch, capsys, "run", *QUICK)
     assert code == 2
     assert told.strip().splitlines()[-1].startswith("fedctta: the GPU ran out of memory: use lift=loop")
+    assert not [path for path in home.rglob("*") if path.suffix in (".html", ".part", ".safetensors")]
 
 
 def test_methods_lists_everything_and_calls_the_oracle_no_method():

@@ -8,7 +8,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -341,10 +340,6 @@ def main() -> None:
         app()
     except UserError as error:
         err.print(f"fedctta: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except torch.OutOfMemoryError:
-        advice = "use lift=loop, a smaller batch, fewer clients, or device=cpu"
-        err.print(f"fedctta: the GPU ran out of memory: {advice}", style="red", highlight=False, soft_wrap=True)
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -100,4 +100,5 @@ def choose_lift(how: Lift, network: Network, client: Client, batch: int, fit: in
     norm_tensors = {name for name in network.state if name.rpartition(".")[0] in network.norms}
     owns_weights = not client.own.keys() <= {*norm_tensors, *network.affine}
     images = CUDA if network.device.type == "cuda" else CPU_OWN_WEIGHTS if owns_weights else CPU_SHARED_WEIGHTS
-    return in_chunks(min(max(1, images // batch), fit or images))
+    good = max(1, images // batch)
+    return in_chunks(good if fit is None else min(good, fit))

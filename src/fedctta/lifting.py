@@ -44,11 +44,12 @@ def fastest_lift(
     No more clients are lifted at once than fit.
     """
     usual = choose_lift("auto", network, adapter.init(network), batch, fit)
-    tried = candidates(network.device, min(clients, fit or clients), batch)
+    clients = clients if fit is None else min(clients, fit)
+    tried = candidates(network.device, clients, batch)
     if images < LONG or adapter.source_images or len(tried) < 2:
         return usual
     most = CUDA_SIZES[-1] // batch if network.device.type == "cuda" else MOST_ON_CPU
-    shown = min(clients, fit or clients, max(1, most))
+    shown = min(clients, max(1, most))
     key = _key(adapter, network, shown, batch, shape)
     choice = _remembered().get(key, "")
     if choice not in tried:

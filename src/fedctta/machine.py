@@ -63,6 +63,16 @@ def exact() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = matmul
 
 
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Say in one line that a GPU is full."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        advice = "use lift=loop, a smaller batch, fewer clients, or device=cpu"
+        raise UserError(f"the GPU ran out of memory: {advice}") from None
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Start measuring the peak anew, where the system allows it."""
     if device.type == "cuda":

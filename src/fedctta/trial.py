@@ -12,7 +12,7 @@ import numpy as np
 
 import fedctta
 from fedctta.data.masked import MaskedDomains
-from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
+from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
 from fedctta.records import Record
 from fedctta.retention import Retention
 from fedctta.rounds import Federation
@@ -44,7 +44,7 @@ def play(
             checkpoint.unlink(missing_ok=True)
     reset_peak_memory(device)
     retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
-    with arithmetic(experiment.precision):
+    with enough_memory(), arithmetic(experiment.precision):
         if experiment.engine == "flower":
             from fedctta.fleet.engine import simulate_on_flower  # Flower is an extra
 

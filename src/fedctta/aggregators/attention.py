@@ -173,12 +173,12 @@ def noise_of(key: Tensor, clients: int, slots: int, how: Training) -> Noise | No
     """
     if not how.lam:
         return None
-    epochs = max(1, MANY // (key.numel() * numbers(clients, slots, how)))
+    epochs = epochs_at_once(key.numel() * numbers(clients, slots, how), how)
 
     @lru_cache(maxsize=1)
     def part(first: int) -> Pairs:
         def draw(one: Tensor) -> tuple[Tensor, Tensor]:
-            return draw_noise(one, clients, slots, how, range(first, min(first + epochs, how.epochs)))
+            return draw_noise(one, clients, slots, how, range(how.epochs)[first : first + epochs])
 
         return Pairs(*(torch.func.vmap(draw) if key.ndim else draw)(key))
 
@@ -187,6 +187,11 @@ def noise_of(key: Tensor, clients: int, slots: int, how: Training) -> Noise | No
         return Pairs(*(drawn.select(key.ndim, place) for drawn in part(epoch - place)))
 
     return noise
+
+
+def epochs_at_once(each: int, how: Training) -> int:
+    """Return for how many epochs noise is drawn at once, if an epoch takes so many numbers."""
+    return min(how.epochs, max(1, MANY // each))
 
 
 def numbers(clients: int, slots: int, how: Training) -> int:

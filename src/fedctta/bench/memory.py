@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators.attention import MANY, numbers
+from fedctta.aggregators.attention import epochs_at_once, numbers
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.bench.cells import Cell
 from fedctta.models import build
@@ -60,8 +60,7 @@ def _block(clients: int) -> int:
     """Roughly what FedTSA's training takes: noise as it is drawn, and what two passes keep of all pairs."""
     slots, how = FedTSA().constants.window, FedTSA().training
     epoch = numbers(clients, slots, how)
-    epochs = min(max(1, MANY // epoch), how.epochs)  # at once
-    return (DRAWN * epochs + KEPT) * epoch
+    return (DRAWN * epochs_at_once(epoch, how) + KEPT) * epoch
 
 
 @lru_cache
