@@ -57,7 +57,7 @@ class Constants(NamedTuple):
 
 LARGEST = 2**27  # numbers in all foreseen matrices, above which rounds are trained one by one
 AT_ONCE = 2**24  # numbers in all blocks trained at once
-TOO_FEW = 8  # blocks at once that take longer, launched kernel by kernel, than as many rounds replayed one by one
+TOO_FEW = 8  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
 CONSTANTS = {"paper": Constants(10, 1.0, 1e-3), "code": Constants(5, 0.1, 1e-4)}
 
 
