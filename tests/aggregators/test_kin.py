@@ -12,7 +12,6 @@ from torch.distributions import Normal
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, mix, restrict
 from fedctta.aggregators.appearance import NUMBERS
-from fedctta.aggregators.groups import Groups
 from fedctta.aggregators.kin import FADE, LATELY, Kin, alike, distances, found, is_statistic, middle, moved
 from fedctta.clients import Client, by_loop, by_vmap, stack
 from fedctta.errors import UserError
@@ -257,7 +256,7 @@ def test_recognition_can_be_lifted(tiny_network, lift):
 
 
 @pytest.mark.parametrize("adapter", ["grad", "tent"])
-def test_what_is_no_statistic_of_this_batch_is_only_mixed(tiny_network, adapter):
+def test_what_is_no_statistic_of_this_batch_is_mixed_and_what_is_learnt_pulled_back(tiny_network, adapter):
     party = federation(tiny_network, 3, adapters.create(adapter))
     clients = stack(party.adapter.init(tiny_network), 3)
     x = batches(["plain", "plain", "noisy"], 0)
@@ -269,7 +268,9 @@ def test_what_is_no_statistic_of_this_batch_is_only_mixed(tiny_network, adapter)
     sent, _ = party.aggregator.step(mixed, uploads.active, memory)
     assert sent.keys() == mixed.keys()
     for name, tensor in sent.items():
-        torch.testing.assert_close(tensor, mixed[name])
+        back = memory["relied"] @ (tiny_network.state[name] - mixed[name]).flatten(1)
+        pull = 0 if is_statistic(name) else party.aggregator.pull
+        torch.testing.assert_close(tensor, mixed[name] + pull * back.view_as(tensor[0]))
     learnt = next(name for name in uploads.own if not is_statistic(name))
     for name in uploads.own:
         assert (weights[name] is weights[learnt]) == (not is_statistic(name))
@@ -278,29 +279,13 @@ def test_what_is_no_statistic_of_this_batch_is_only_mixed(tiny_network, adapter)
     assert drift[0, 1] > drift[0, 2]
 
 
-def test_drift_by_hand():
-    """Clients 0 and 1 are kin, 2 is alone: half to W, half to the mean of those who are relied on."""
-    kin = Groups(torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([0.0, 0.0, 1.0]))
-    drift = Kin()._drift(kin, torch.tensor([0.2, 0.2, 0.2])).matrix()
-    one = [0.5, 0.5, 0.001]
-    to_all = [value / sum(one) for value in one]
-    expected = torch.tensor(
-        [
-            [0.8 + 0.05 + 0.1 * to_all[0], 0.05 + 0.1 * to_all[1], 0.1 * to_all[2]],
-            [0.05 + 0.1 * to_all[0], 0.8 + 0.05 + 0.1 * to_all[1], 0.1 * to_all[2]],
-            [0.1 * to_all[0], 0.1 * to_all[1], 0.8 + 0.1 + 0.1 * to_all[2]],
-        ]
-    )
-    torch.testing.assert_close(drift, expected)
-    torch.testing.assert_close(drift.sum(1), torch.ones(3))
-
-
 def compare(aggregator, memory, active=(True, True, True)):
     """Two who see a class each and a third who sees both, all in one domain: clients 0 and 1 are partial."""
     guess, same = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), torch.tensor([1.0, 1.0, 0.5])
     signals = said([0.0, 0.0, 0.0], guess=guess, same=same)
     uploads = Uploads({"weight": torch.zeros(3, 2)}, signals, torch.tensor(active))
-    return aggregator.collaborate(SimpleNamespace(network=SERVER.network, clients=3), uploads, memory)
+    network = SimpleNamespace(device=torch.device("cpu"), state={"weight": torch.ones(2)})
+    return aggregator.collaborate(SimpleNamespace(network=network, clients=3), uploads, memory)
 
 
 def test_the_partial_keep_what_they_have_learnt():
@@ -318,6 +303,7 @@ def test_the_partial_keep_what_they_have_learnt():
     assert less["weight"].matrix()[0, 0].item() == pytest.approx(0.8 + 0.2 / 3, abs=1e-3)  # half of the pace
     _, later = compare(aggregator, memory, (True, False, True))
     assert later["excess"][1] == memory["excess"][1]
+    assert later["relied"].tolist() == pytest.approx([0.5, 0, 0.5], abs=1e-3)
     assert later["excess"][0].item() == pytest.approx(0.5 * LATELY + 0.25, abs=1e-3)  # with half the weight on client 2
 
 
@@ -330,6 +316,15 @@ def test_nobody_is_partial_without_kin_to_compare_with():
     assert memory["excess"].tolist() == [0, 0, 0]
     # at full pace: what is not moved, the half towards itself, and a third of the mean of all
     assert weights["weight"].matrix()[0, 0].item() == pytest.approx(0.6 + 0.2 + 0.2 / 3, abs=1e-3)
+
+
+def test_in_the_mean_that_is_pulled_back_late_uploads_count_less():
+    memory = knowing(Kin(domains=1), [(0.0, 1e3)], 3) | {"belief": torch.tensor([[1.0, 0.0]] * 3)}
+    signals = said([0.0] * 3, guess=torch.full((3, 2), 0.5), same=torch.full((3,), 0.5))
+    uploads = Uploads({"weight": torch.zeros(3, 2)}, signals, everyone(3), None, torch.tensor([1.0, 0.5, 0.0]))
+    server = SimpleNamespace(network=SimpleNamespace(device="cpu", state={"weight": torch.ones(2)}), clients=3)
+    _, after = Kin(domains=1).collaborate(server, uploads, memory)
+    assert after["relied"].tolist() == pytest.approx([0.5, 0.25, 0], abs=1e-3)
 
 
 @pytest.mark.parametrize(("adapter", "more"), [("bn", 0), ("tent", 4)])
@@ -419,6 +414,13 @@ def test_nobody_heard_is_no_failure():
 
 
 def test_impossible_parameters_are_refused():
-    for parameters in ({"domains": 0}, {"hazard": 0.0}, {"hazard": 1.0}, {"tolerance": -1.0}, {"strange": 0.5}):
+    for parameters in (
+        {"domains": 0},
+        {"hazard": 0.0},
+        {"hazard": 1.0},
+        {"tolerance": -1.0},
+        {"strange": 0.5},
+        {"pull": 1.5},
+    ):
         with pytest.raises(UserError, match=r"kin\."):
             Kin(**parameters)

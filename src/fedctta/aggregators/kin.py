@@ -27,20 +27,17 @@ batches of d = mean - source mean and of var + d^2:
 
 and sends sum_k b_i(k) (mean, var)_k + b_i(0) (W theta)_i. Running averages of statistics are mixed by W alone: a mean
 over rounds of what already is one would never arrive. Whether statistics are of this batch is seen by the client at
-its first BatchNorm layer. Weights, scales and shifts, which clients learn by small steps, drift half towards their kin
-and half towards all that are somebody's kin:
+its first BatchNorm layer. Weights, scales and shifts, which clients learn by small steps, drift towards kin and all
+others at the pace p_i, and what all have learnt in common is pulled back to the source (`drift`):
 
-    theta_i <- (1 - p_i) theta_i + p_i/2 ((W theta)_i + sum_j c_j theta_j)              c_j ~ sum of W_ij over i != j
     p_i = pace (1 - s_i / skew), but neither below 0 nor above pace
 
-Over 1/p rounds that averages the noise of everybody's steps as well as at once. What a client has learnt of the classes
-it sees it should keep, where its kin see others: s_i says how much less often one of its images and one of its kin's
-are of one class than two of its own, 0 being impartial and 1 the most (`partiality`, over the last 50 rounds; for it,
-clients that learn say one number more than there are classes). Who is on its own, as a liar may be, is not in the mean
-of all.
+What a client has learnt of the classes it sees it should keep, where its kin see others: s_i says how much less often
+one of its images and one of its kin's are of one class than two of its own, 0 being impartial and 1 the most
+(`partiality`, over the last 50 rounds; for it, clients that learn say one number more than there are classes).
 
-Memory: N (K + 3) numbers of beliefs and comparisons, and K models of statistics. Nobody's labels, features or images
-are asked for.
+Memory: N (K + 4) numbers of beliefs and comparisons, K models of statistics, and the source model as far as clients
+learn it. Nobody's labels, features or images are asked for.
 """
 
 from __future__ import annotations
@@ -56,6 +53,7 @@ from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.appearance import NUMBERS, of_batch
+from fedctta.aggregators.drift import drift, pulled, relied_on
 from fedctta.aggregators.groups import Groups
 from fedctta.aggregators.partiality import excess, guesses
 from fedctta.clients import Client
@@ -64,7 +62,6 @@ from fedctta.network import Network, Statistics, Tensors, batch_statistics
 
 FADE = 0.999
 SAME = 0.01  # of a standard deviation: statistics that differ by less are of the same batch
-ALONE = 1e-3  # what somebody whom nobody relies on counts in the mean of all, so that there is one
 TINY = 1e-8
 LATELY = 0.98  # how much of what was compared counts a round later
 
@@ -81,14 +78,16 @@ class Kin(Aggregator):
     horizon: float = 500.0
     pace: float = 0.4
     skew: float = 0.2
+    pull: float = 0.002
 
     def __post_init__(self) -> None:
         if self.domains < 1:
             raise UserError(f"kin.domains={self.domains} must be at least 1")
         if not 0 < self.hazard < 1:
             raise UserError(f"kin.hazard={self.hazard} must lie between 0 and 1")
-        if not 0 <= self.pace <= 1:
-            raise UserError(f"kin.pace={self.pace} must lie between 0 and 1")
+        for name in ("pace", "pull"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"kin.{name}={getattr(self, name)} must lie between 0 and 1")
         if not self.skew > 0:
             raise UserError(f"kin.skew={self.skew} must be above 0")
         for name, least in (("tolerance", 0), ("strange", 1), ("horizon", 1)):
@@ -153,7 +152,10 @@ class Kin(Aggregator):
             return kin, memory
         memory |= self._compared(kin, uploads, memory)
         partial = memory["excess"] / memory["repeats"].clamp_min(TINY)
-        slow = self._drift(kin, self.pace * (1 - partial / self.skew).clamp(0, 1))
+        relied = relied_on(kin)
+        slow = drift(kin, relied, self.pace * (1 - partial / self.skew).clamp(0, 1))
+        memory["relied"] = relied * (uploads.active if uploads.trust is None else uploads.trust)
+        memory |= {f"source.{name}": server.network.state[name] for name in uploads.own if not is_statistic(name)}
         return {name: kin if is_statistic(name) else slow for name in uploads.own}, memory
 
     def _compared(self, kin: Groups, uploads: Uploads, memory: Tensors) -> Tensors:
@@ -163,17 +165,6 @@ class Kin(Aggregator):
             name: torch.where(uploads.active, torch.add(new, memory[name], alpha=LATELY), memory[name])
             for name, new in zip(("excess", "repeats"), excess(kin, mean, same), strict=True)
         }
-
-    def _drift(self, kin: Groups, pace: Tensor) -> Groups:
-        """Return the W by which clients' weights, scales and shifts are mixed, each at its own pace[N]."""
-        takes, gives, alone = kin
-        relied_on = (takes.sum(0) @ gives + alone - kin.diagonal()).clamp_min(ALONE)
-        step = pace[:, None] / 2
-        return Groups(
-            torch.cat([takes * step, step], 1),
-            torch.cat([gives, (relied_on / relied_on.sum())[None]]),
-            torch.addcmul(1 - pace, alone, step[:, 0]),
-        )
 
     def _believe(self, look: Tensor, usual: Tensor, error: Tensor, memory: Tensors) -> Tensor:
         """Return b[N, K + 1], the unknown domain last; densities are divided by N(s_i; s_i, v)."""
@@ -216,7 +207,13 @@ class Kin(Aggregator):
         return {"batches": batches, "centre": centre, "fresh": new, "moments": after}
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """Send what is remembered of a client's domain, as far as it is known; all else as mixed."""
+        """Send what is remembered of a client's domain, as far as it is known; all else as mixed, and pulled back."""
+        mixed = {
+            name: pulled(tensor, memory[f"source.{name}"], self.pull * memory["relied"], active)
+            if f"source.{name}" in memory
+            else tensor
+            for name, tensor in mixed.items()
+        }
         if "moments" not in memory:
             return mixed, memory
         names = means_in(mixed)
