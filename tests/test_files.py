@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from fedctta.errors import UserError
-from fedctta.files import require_writable, whole
+from fedctta.files import make_writable, require_writable, whole
 
 
 def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path):
@@ -59,14 +59,21 @@ def test_a_place_that_cannot_hold_files_is_named(tmp_path):
         pytest.fail("the body must not run")
 
 
-def test_a_writable_folder_is_made_and_left_empty(tmp_path):
+def test_nothing_is_left_of_asking_whether_a_folder_can_be_written(tmp_path):
+    require_writable(tmp_path)
     require_writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_to_write_to_at_once_is_made_and_left_empty(tmp_path):
+    make_writable(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+@pytest.mark.parametrize("ask", [require_writable, make_writable])
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, ask):
     (tmp_path / "taken").write_text("a file, not a folder")
     for folder in (tmp_path / "taken", tmp_path / "taken" / "inside"):
         with pytest.raises(UserError, match=r"cannot write to .*taken.*; choose a folder"):
-            require_writable(folder)
+            ask(folder)

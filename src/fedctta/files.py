@@ -12,10 +12,23 @@ from fedctta.errors import UserError
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse, before any work is done, a folder that cannot be written to."""
-    try:
+    """Refuse, before any work is done, a folder that cannot be written to. It is not made: the work may still fail."""
+    with _cannot_write_to(folder):
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        tempfile.TemporaryFile(dir=there).close()
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder to write to at once, and refuse it if that cannot be."""
+    with _cannot_write_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+
+
+@contextmanager
+def _cannot_write_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; choose a folder you may write to") from error
 

@@ -23,7 +23,7 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.tensors import named
 from fedctta.clients import Client
 from fedctta.errors import UserError
-from fedctta.files import require_writable, whole
+from fedctta.files import make_writable, whole
 from fedctta.network import Network
 from fedctta.registry import parameters_of
 
@@ -54,7 +54,7 @@ class Keep:
     """The state folder of one device, which is locked while the device lives."""
 
     def __init__(self, folder: Path, made_by: str, every: int = 0) -> None:
-        require_writable(folder)
+        make_writable(folder)
         self.path, self._made_by, self._every = folder / "device.safetensors", made_by, every
         self._lock = _locked(folder)
         self._saved, self._next, self._at = 0, 0.0, Place()

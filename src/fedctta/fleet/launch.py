@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedctta.errors import UserError
-from fedctta.files import require_writable, whole
+from fedctta.files import make_writable, whole
 from fedctta.fleet import parts
 from fedctta.fleet.certificates import make_keys
 from fedctta.fleet.line import LONGEST_PATH
@@ -63,7 +63,7 @@ class Tryout:
 def up(tryout: Tryout, watch: Watch) -> dict[str, Any]:
     """Start everything, play all rounds, end everything; return the server's last status."""
     out = tryout.out.resolve()
-    require_writable(out)
+    make_writable(out)
     plan = _write_plan(out / "fleet.toml", tryout.plan())
     open_stream(load_plan(plan).experiment)  # says what is wrong with the words before anything is started
     keys = None if tryout.insecure else out / "keys"

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedctta.errors import UserError
-from fedctta.files import require_writable, whole
+from fedctta.files import make_writable, whole
 from fedctta.fleet.collaboration import Standing
 
 KEPT = 1000  # matrices
@@ -53,7 +53,7 @@ class Ledger:
     """The server's folder."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
-        require_writable(folder)
+        make_writable(folder)
         self.folder, self.fingerprint = folder, fingerprint
         self.checkpoint = folder / "checkpoint.safetensors"
         self.refusals = folder / "refusals.jsonl"

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from fedctta.errors import UserError
-from fedctta.files import require_writable, whole
+from fedctta.files import make_writable, whole
 from fedctta.fleet.sources import Done
 
 Row = dict[str, Any]
@@ -51,7 +51,7 @@ class Jsonl:
     """Rows as lines of JSON."""
 
     def __init__(self, path: Path) -> None:
-        require_writable(path.parent)
+        make_writable(path.parent)
         self.path = path
         self.rows = 0
         cut_torn_line(path)
@@ -114,7 +114,7 @@ class Parquet:
     """Rows as part files in a folder. `part-N` and the open `_rows-N.jsonl` begin with row N."""
 
     def __init__(self, folder: Path) -> None:
-        require_writable(folder)
+        make_writable(folder)
         self.folder = folder
         parts = sorted(folder.glob("part-*.parquet"))
         for left in folder.glob("_rows-*.jsonl"):

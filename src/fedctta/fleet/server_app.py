@@ -13,7 +13,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from fedctta.errors import UserError
-from fedctta.files import require_writable
+from fedctta.files import make_writable
 
 try:
     from flwr.app import Context
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Write what happens to a file, of at most 2 x 10 MB: Flower does not keep what a ServerApp prints."""
-    require_writable(path.parent)
+    make_writable(path.parent)
     handler = RotatingFileHandler(path, maxBytes=10 << 20, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("fedctta.fleet")
