@@ -40,6 +40,24 @@ def test_loop_and_vmap_lift_alike():
         assert looped.private["n"].tolist() == lifted.private["n"].tolist()
 
 
+def test_clients_lifted_a_few_at_a_time_keep_the_order_of_memory():
+    """Kernels with channels last, as on a GPU, stay so where there are more clients than go at once."""
+
+    def step(client, x):
+        return Client({"k": client.own["k"] + x}), x
+
+    kernels = torch.rand(7, 3, 3, 2, 4).permute(0, 4, 3, 1, 2)
+    clients, x = in_chunks(3)(step)(Client({"k": kernels}), torch.ones(7))
+    assert clients.own["k"].stride() == kernels.stride()
+    torch.testing.assert_close(clients.own["k"], kernels + 1)
+    assert x.tolist() == [1] * 7
+
+
+def test_what_is_the_same_for_all_clients_can_be_lifted_a_few_at_a_time():
+    lifted = in_chunks(2)(lambda x: torch.arange(3.0))(torch.zeros(5))
+    assert lifted.tolist() == [[0, 1, 2]] * 5
+
+
 def test_vmap_takes_as_many_clients_at_once_as_are_good():
     network = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)))
     norms = Client(network.statistics)

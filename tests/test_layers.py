@@ -12,7 +12,7 @@ import fedctta
 
 SOURCE = Path(fedctta.__file__).parent
 LAYERS = (
-    ("errors", "convolution", "moments"),
+    ("errors", "convolution", "moments", "rows"),
     ("files", "registry", "randomness", "metrics", "machine"),
     ("data",),
     ("models",),

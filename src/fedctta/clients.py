@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fedctta.network import Network, Tensors
+from fedctta.rows import room_for
 
 Lift = Literal["auto", "graph", "vmap", "loop"]
 Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -64,12 +65,23 @@ def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_chunks(clients: int) -> Lifter:
-    """Lift with vmap, so many clients at a time."""
+    """Lift with vmap, so many clients at a time. Results stay in the order of memory they come in: see `_repeated`."""
 
     def by_chunked_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+        few_at_once = torch.func.vmap(function)
+
         def lifted(*arguments: Any) -> Any:
-            few = len(tree_flatten(arguments)[0][0]) <= clients  # one chunk would be copied for nothing
-            return torch.func.vmap(function, chunk_size=None if few else clients)(*arguments)
+            leaves, spec = tree_flatten(arguments)
+            count = len(leaves[0])
+            if count <= clients:
+                return few_at_once(*arguments)
+            results: list[Tensor] = []
+            for few in (slice(first, first + clients) for first in range(0, count, clients)):
+                new, form = tree_flatten(few_at_once(*tree_unflatten([leaf[few] for leaf in leaves], spec)))
+                results = results or [room_for(count, rows) for rows in new]
+                for rows, some in zip(results, new, strict=True):
+                    rows[few] = some
+            return tree_unflatten(results, form)
 
         return lifted
 

@@ -20,6 +20,7 @@ from fedctta.aggregators.neighbours import Neighbours
 from fedctta.clients import Client, Lifter
 from fedctta.network import Network, Tensors
 from fedctta.registry import Registry
+from fedctta.rows import row_by_row
 
 # W[N, N], the same with few weights a row, or the same by way of groups
 Weights = Tensor | Neighbours | Groups
@@ -135,18 +136,6 @@ def _mixed(weights: Weights, tensor: Tensor) -> Tensor:
 def of_tensor(weights: Mixing, name: str) -> Weights:
     """Return the W by which one of the model's tensors is mixed."""
     return weights[name] if isinstance(weights, Mapping) else weights
-
-
-def row_by_row(tensor: Tensor) -> bool:
-    """Whether rows lie one after another in memory, each without gaps, whatever the order within."""
-    if tensor.dim() < 2 or not tensor.numel():
-        return False
-    room = 1
-    for stride, size in sorted(zip(tensor.stride()[1:], tensor.shape[1:], strict=True)):
-        if size > 1 and stride != room:
-            return False
-        room *= size
-    return tensor.stride(0) == room
 
 
 def overall(weights: Mixing, own: Tensors) -> Tensor:
