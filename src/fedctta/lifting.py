@@ -1,7 +1,8 @@
-"""Which lifting is fastest here: measured once for a machine, a model and a method, and remembered.
+"""Which lifting is fastest on a CPU: measured once for a machine, a model and a method, and remembered.
 
-How many clients should go through a model at once depends on caches, threads and on what clients own: on a CPU a loop,
-a few clients or many may win. A long run pays for finding out; a short one takes the usual choice of `clients`.
+How many clients should go through a model at once depends on caches, threads and on what clients own: a loop, a few
+clients or many may win. A long run pays for finding out; a short one takes the usual choice of `clients`. So should
+a run on a GPU: a trial there measures how fast kernels are launched, which a captured round does not have to wait for.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from fedctta.machine import hardware
 from fedctta.network import Network
 
 LONG = 50_000  # images of a run from which on measuring pays
-CPU_SIZES, CUDA_SIZES = (50, 100, 200, 500), (1_000, 4_000)  # images at once that are tried
-MOST_ON_CPU = 40  # clients in a trial; on a GPU as many as go through at once in any, or trials would be the same
+SIZES = (50, 100, 200, 500)  # images at once that are tried
+MOST = 40  # clients in a trial
 REPEATS, SECONDS = 2, 5.0  # of a trial, and after which no further trial begins
 FILE = "liftings.json"
 
@@ -37,19 +38,11 @@ def fastest_lift(
     batch: int,
     shape: tuple[int, ...],
     images: int,
-    fit: int | None = None,
 ) -> Lifter:
-    """Return the fastest lifting for a run of so many images, of those worth trying; ties go to the usual one.
-
-    No more clients are lifted at once than fit.
-    """
-    usual = choose_lift("auto", network, adapter.init(network), batch, fit)
-    clients = clients if fit is None else min(clients, fit)
-    tried = candidates(network.device, clients, batch)
-    if images < LONG or adapter.source_images or len(tried) < 2:
-        return usual
-    most = CUDA_SIZES[-1] // batch if network.device.type == "cuda" else MOST_ON_CPU
-    shown = min(clients, max(1, most))
+    """Return the fastest lifting for a run of so many images, of those worth trying; ties go to the first."""
+    if images < LONG or adapter.source_images:
+        return choose_lift("auto", network, adapter.init(network), batch)
+    tried, shown = candidates(clients, batch), min(clients, MOST)
     key = _key(adapter, network, shown, batch, shape)
     choice = _remembered().get(key, "")
     if choice not in tried:
@@ -58,12 +51,10 @@ def fastest_lift(
     return tried[choice]
 
 
-def candidates(device: torch.device, clients: int, batch: int) -> dict[str, Lifter]:
-    """Return liftings by name: vmap over some numbers of clients that differ, and on a CPU a loop."""
-    sizes = CUDA_SIZES if device.type == "cuda" else CPU_SIZES
-    counts = sorted({min(clients, max(1, size // batch)) for size in sizes})
-    lifts = {f"{count} at once": in_chunks(count) for count in counts}
-    return lifts if device.type == "cuda" else {**lifts, "loop": by_loop}
+def candidates(clients: int, batch: int) -> dict[str, Lifter]:
+    """Return liftings by name: vmap over some numbers of clients that differ, and a loop."""
+    counts = sorted({min(clients, max(1, size // batch)) for size in SIZES})
+    return {f"{count} at once": in_chunks(count) for count in counts} | {"loop": by_loop}
 
 
 def _measure(
@@ -89,19 +80,14 @@ def _measure(
             if seconds and clock() - began > SECONDS:
                 break
             work = partial(lift(step), everyone, x)
-            seconds[name] = min(_time(work, network, clock) for _ in range(REPEATS))
+            seconds[name] = min(_time(work, clock) for _ in range(REPEATS))
     return min(seconds, key=seconds.__getitem__)
 
 
-def _time(work: Callable[[], Any], network: Network, clock: Callable[[], float]) -> float:
-    def now() -> float:
-        if network.device.type == "cuda":
-            torch.cuda.synchronize(network.device)
-        return clock()
-
-    began = now()
+def _time(work: Callable[[], Any], clock: Callable[[], float]) -> float:
+    began = clock()
     work()
-    return now() - began
+    return clock() - began
 
 
 def _key(adapter: Adapter, network: Network, clients: int, batch: int, shape: tuple[int, ...]) -> str:

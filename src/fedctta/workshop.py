@@ -86,9 +86,9 @@ class Workshop:
         load = max(1, height * width // LARGE) if data.dense else 1  # how many small images one is worth
         fit = clients_that_fit(network, client, experiment.batch, (channels, height, width))
         lift = choose_lift(experiment.lift, network, client, experiment.batch * load, fit)
-        if experiment.lift in ("auto", "graph") and not data.dense:
+        if experiment.lift == "auto" and device.type == "cpu" and not data.dense:
             shown = int((stream.domain != ABSENT).sum()) * experiment.batch
-            lift = fastest_lift(adapter, network, clients, experiment.batch, (channels, height, width), shown, fit)
+            lift = fastest_lift(adapter, network, clients, experiment.batch, (channels, height, width), shown)
 
         def images(count: int) -> Tensor:
             return public_images(experiment, count, device)
