@@ -208,11 +208,10 @@ class Kin(Aggregator):
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
         """Send what is remembered of a client's domain, as far as it is known; all else as mixed, and pulled back."""
-        mixed = {
+        mixed = mixed | {
             name: pulled(tensor, memory[f"source.{name}"], self.pull * memory["relied"], active)
-            if f"source.{name}" in memory
-            else tensor
             for name, tensor in mixed.items()
+            if f"source.{name}" in memory
         }
         if "moments" not in memory:
             return mixed, memory
