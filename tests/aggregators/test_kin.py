@@ -257,7 +257,7 @@ def test_recognition_can_be_lifted(tiny_network, lift):
 
 @pytest.mark.parametrize("adapter", ["grad", "tent"])
 def test_what_is_no_statistic_of_this_batch_is_mixed_and_what_is_learnt_pulled_back(tiny_network, adapter):
-    party = federation(tiny_network, 3, adapters.create(adapter))
+    party = federation(tiny_network, 3, adapters.create(adapter, {"lr": 0.1}), pull=0.5)
     clients = stack(party.adapter.init(tiny_network), 3)
     x = batches(["plain", "plain", "noisy"], 0)
     with torch.no_grad():
