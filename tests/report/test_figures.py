@@ -50,6 +50,14 @@ def test_every_figure_draws_for_every_kind_of_run(fake: Fake, kind: str) -> None
         assert drawn(figure).std() > 0
 
 
+@pytest.mark.parametrize(("kept", "expected"), [(1, 1), (2, 2), (9, 3)])
+def test_no_moment_of_a_collaboration_is_shown_twice(fake: Fake, kept: int, expected: int) -> None:
+    (column,) = arrange([fake(rounds=9, kept=kept)])
+    titles = [axes.get_title(loc="left") for axes in collaboration_figure(column).axes]
+    rounds = [title for title in titles if title.startswith("round")]
+    assert len(rounds) == len(set(rounds)) == expected
+
+
 def test_overview_has_a_line_a_column(fake: Fake) -> None:
     runs = [fake(rounds=6, stream=s, aggregator=a) for s in ("niid", "iid") for a in ("local", "fedctta")]
     assert len(plot(runs).axes) == 4

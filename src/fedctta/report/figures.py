@@ -168,13 +168,15 @@ def _draw_domains(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> Non
 
 
 def _draw_collaboration(figure: Figure | SubFigure, line: Sequence[Axes], label: str, run: Record) -> None:
-    """Draw one method's row, all its pictures on one scale."""
+    """Draw one method's row, all its pictures on one scale, and a W that was recorded once only once."""
     kept = len(run.collaboration)
-    moments = [round((kept - 1) * share) for share in (0.1, 0.5, 0.9)]
+    moments = sorted({round((kept - 1) * share) for share in (0.1, 0.5, 0.9)})
     pictures = [run.collaboration.mean(0), *run.collaboration[moments]]
     titles = ["mean", *(f"round {run.collaboration_rounds[k] + 1}" for k in moments)]
     top = max(float(np.max(pictures)), scale_floor(run.collaboration.shape[1]))
-    for axes, picture, title in zip(line, pictures, titles, strict=True):
+    for axes in line[len(pictures) :]:
+        axes.set_axis_off()
+    for axes, picture, title in zip(line, pictures, titles, strict=False):
         shown = axes.imshow(picture, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
         axes.set_title(title, weight="normal", size=9)
         axes.set_xticks([])
