@@ -27,6 +27,7 @@ FORMS = [
     ("fedctta", {"probe": "images"}),
     ("fedctta", {"probe": "batch"}),
     ("fedctta", {"redraw": "round"}),
+    ("fedctta", {"variant": "code", "redraw": "round"}),  # noise of one's own must move along: test_fedctta
     ("fedctta", {"statistics": "received"}),
     ("fedctta", {"neighbours": 9}),  # with fewer than there are clients: test_neighbours
     ("kin", {}),

@@ -14,6 +14,7 @@ from fedctta.aggregators.fedctta import FedCTTA, collaboration, noise
 from fedctta.clients import by_vmap
 from fedctta.errors import UserError
 from fedctta.network import Network
+from fedctta.randomness import keys
 
 MU = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
 
@@ -74,7 +75,6 @@ def test_noise_is_shared_by_clients_and_fixed_by_the_seed():
     server = linear_server()
     assert torch.equal(noise(server, 4), noise(server, 4))
     assert not torch.equal(noise(server, 4), noise(linear_server(seed=1), 4))
-    assert not torch.equal(noise(server, 4, 1), noise(server, 4, 2))
     assert 0 <= noise(server, 64).min() < 0.01 < 0.99 < noise(server, 64).max() <= 1
 
 
@@ -111,12 +111,78 @@ def test_an_absent_client_keeps_its_indicator_and_starts_fresh_when_it_first_com
     torch.testing.assert_close(memory["indicator"], torch.tensor([[9.0, 9.0], [12.0, 12.0]]))
 
 
-def test_uniform_is_a_fixed_point_when_received_models_are_probed():
+def test_uniform_is_a_fixed_point_when_received_models_are_probed_on_one_probe():
     server, aggregator = linear_server(), FedCTTA(statistics="received", ema=0.0)
     memory = aggregator.init(server)
     for _ in range(3):
         weights, memory = aggregator.collaborate(server, uploads(0.0, 1.0), memory)
         torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
+
+
+def norm_server(clients=3):
+    """A model of one BatchNorm layer, which answers z with (z - mean) / sqrt(var), and its statistics by client."""
+    module = nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    server = Server(Network(module), by_vmap, 0, (2, 4, 4), clients, lambda count: torch.zeros(count, 2, 4, 4))
+    mean = torch.arange(clients)[:, None] * torch.ones(clients, 2)
+    own = {"0.running_mean": mean, "0.running_var": torch.ones(clients, 2)}
+    return server, Uploads(own, {}, torch.ones(clients, dtype=torch.bool))
+
+
+def test_the_published_form_probes_what_was_received_with_noise_of_every_clients_own():
+    server, sent = norm_server()
+    published = FedCTTA(variant="code", ema=0.0)
+    memory = published.init(server)
+    first, memory = published.collaborate(server, sent, memory)
+    # In the first round nothing was received: noise normalised by itself answers 0, whoever asks.
+    torch.testing.assert_close(first, torch.full((3, 3), 1 / 3), atol=1e-5, rtol=0)
+    second, memory = published.collaborate(server, sent, memory)
+    # All received the same model: W is nearly uniform, but not quite, for noise differs between clients.
+    assert 1e-3 < (second - 1 / 3).abs().max() < 0.1
+    third, _ = published.collaborate(server, sent, memory)
+    assert not torch.equal(second, third)
+
+
+def test_the_published_form_leaves_the_fixed_point_that_a_shared_probe_has():
+    server, sent = norm_server()
+    shared, own = FedCTTA(variant="code", redraw="never", ema=0.0), FedCTTA(variant="code", ema=0.0, temperature=0.01)
+    for aggregator, stays in ((shared, True), (own, False)):
+        memory = aggregator.init(server)
+        for _ in range(3):
+            weights, memory = aggregator.collaborate(server, sent, memory)
+        assert torch.allclose(weights, torch.full((3, 3), 1 / 3), atol=1e-4) == stays
+
+
+def test_the_published_form_probes_weights_as_they_were_adapted():
+    published = FedCTTA(variant="code")
+    assert not published.probes_received(uploads(0.0, 1.0).own)
+    assert published.probes_received(norm_server()[1].own)
+    assert not FedCTTA(variant="code", statistics="adapted").probes_received(norm_server()[1].own)
+    assert not FedCTTA().probes_received(norm_server()[1].own)
+    assert (published.count, published.redrawn) == (64, "client")
+    assert (FedCTTA(variant="code", samples=8).count, FedCTTA().count) == (8, 16)
+
+
+def test_the_published_form_is_equivariant_if_noise_moves_along(monkeypatch):
+    server, sent = norm_server()
+    order, published = torch.tensor([2, 0, 1]), FedCTTA(variant="code", samples=4)
+    moved = sent._replace(own={name: tensor[order] for name, tensor in sent.own.items()})
+    results = []
+    for those, keys_of in ((sent, keys), (moved, lambda *given: keys(*given)[order])):
+        monkeypatch.setattr(fedctta_module, "keys", keys_of)
+        memory = published.init(server)
+        for _ in range(2):
+            weights, memory = published.collaborate(server, those, memory)
+        results.append(weights)
+    torch.testing.assert_close(results[1], results[0][order][:, order])
+    torch.testing.assert_close(results[0].sum(1), torch.ones(3))
+
+
+def test_parameters_of_a_probe_that_is_not_used_are_refused():
+    for parameters in ({"probe": "images", "redraw": "round"}, {"probe": "batch", "samples": 8}):
+        with pytest.raises(UserError, match="has no effect"):
+            FedCTTA(**parameters)
+    with pytest.raises(UserError, match="has no effect"):
+        FedCTTA(probe="batch", statistics="received")
 
 
 def test_many_clients_are_asked_a_few_at_a_time(monkeypatch):

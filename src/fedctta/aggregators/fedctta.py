@@ -12,15 +12,21 @@ with public images, or with the client's own batch through the source model (`ba
 softmax(mu), or the cosine of mu. `squash` takes exp(D) before the softmax, as the published code does for those
 three.
 
-Where paper and published code differ, measurements chose (docs/fedctta.md). The code smooths the indicator over rounds,
+Where paper and published code differ, measurements chose the default (docs/fedctta.md). The code smooths the indicator
+over rounds,
 
     mu_i <- a mu_i + (1 - a) mean output            a = `ema`, 0.9 there
 
 which the paper does not mention: without it even clients of one domain lie far apart and W is nearly I.
-It is the default here, and costs the server N K numbers of memory; `ema=0` is the paper's text. The code also draws
-other noise for every client and round (`redraw=client`) and, with TTA-bn, probes the model a client received in the
-round before (`statistics=received`), which makes the uniform matrix a fixed point; neither is the default. It uses
-`samples=64`; 16 give the same accuracy in less than half the time.
+It is the default here, and costs the server N K numbers of memory; `ema=0` is the paper's text.
+
+`variant=code` is the published code. It draws new noise for every client and round (`redraw=client`), 64 images
+(`samples=64`; the default of 16 is as accurate with one probe for all), and probes models in evaluation mode. With
+TTA-bn, where clients own BatchNorm statistics alone, that is the model a client *received* in the round before
+(`statistics=received`; in the first round, in which nothing was received, the noise's own statistics); clients that own
+weights are probed as adapted. With one probe shared by all, received models would stay equal for ever: equal models
+give a uniform W, and that gives equal models. Noise of one's own breaks that. `redraw`, `samples` and `statistics`
+overrule the variant.
 
 W and the mixing cost N^2, all else N. With thousands of clients `neighbours=k` keeps the k largest weights of every row
 (oneself among them) and mixes only those: N k numbers (docs/scale.md).
@@ -40,10 +46,14 @@ from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, mix
 from fedctta.aggregators.neighbours import Neighbours, nearest
 from fedctta.clients import Client, take
 from fedctta.errors import UserError
-from fedctta.network import Network, Output, Tensors
+from fedctta.network import Network, NormRule, Output, Tensors, refreshed, stored
+from fedctta.randomness import fork, keys, numbered, uniform
 
 # How many noise images go through a model at once: on a CPU as many as stay in its cache; elsewhere it bounds memory.
 CPU_IMAGES, CUDA_IMAGES = 1_000, 16_000
+SAMPLES = {"paper": 16, "code": 64}
+REDRAW = {"paper": "never", "code": "client"}
+PURPOSE = 0xFEDC  # tells noise from what else is drawn by the seed
 
 
 @dataclass(frozen=True)
@@ -51,13 +61,14 @@ class FedCTTA(Aggregator):
     """Weight peers by how alike their models answer shared noise (softmax of negative distance)."""
 
     name: ClassVar[str] = "fedctta"
+    variant: Literal["paper", "code"] = "paper"
     compare: Literal["logits", "probabilities", "features"] = "logits"
     metric: Literal["euclid", "kl", "ce", "cosine"] = "euclid"
     temperature: float = 1.0
     probe: Literal["noise", "images", "batch"] = "noise"
-    samples: int = 16
-    redraw: Literal["never", "round", "client"] = "never"
-    statistics: Literal["adapted", "received"] = "adapted"
+    samples: int | None = None  # None: the variant's; so are the next two
+    redraw: Literal["never", "round", "client"] | None = None
+    statistics: Literal["adapted", "received"] | None = None
     ema: float = 0.9
     squash: bool = False
     neighbours: int = 0  # 0: everybody
@@ -65,24 +76,45 @@ class FedCTTA(Aggregator):
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise UserError(f"fedctta.temperature={self.temperature} must be above 0")
-        if self.samples < 1:
+        if self.samples is not None and self.samples < 1:
             raise UserError(f"fedctta.samples={self.samples} must be at least 1")
+        if self.redraw is not None and self.probe != "noise":
+            raise UserError(f"fedctta.redraw has no effect with fedctta.probe={self.probe}: leave it out")
+        for name in ("samples", "statistics"):
+            if getattr(self, name) is not None and self.probe == "batch":
+                raise UserError(f"fedctta.{name} has no effect with fedctta.probe=batch: leave it out")
         if not 0 <= self.ema < 1:
             raise UserError(f"fedctta.ema={self.ema} must be at least 0 and below 1")
         if self.neighbours < 0:
             raise UserError(f"fedctta.neighbours={self.neighbours} must be at least 1, or 0 for everybody")
+
+    @property
+    def count(self) -> int:
+        """How many inputs the probe has."""
+        return self.samples or SAMPLES[self.variant]
+
+    @property
+    def redrawn(self) -> str:
+        """How often noise is drawn anew."""
+        return "never" if self.probe != "noise" else self.redraw or REDRAW[self.variant]
+
+    def probes_received(self, own: Tensors) -> bool:
+        """Whether the models compared are those received before, given what clients own."""
+        if self.variant == "paper" or self.statistics is not None:
+            return self.statistics == "received"
+        return bool(own) and all(name.endswith(("running_mean", "running_var")) for name in own)
 
     def init(self, server: Server) -> Tensors:
         """Remember nothing, unless smoothing or the received models were asked for."""
         if self.compare == "features" and not server.network.has_features:
             raise UserError("fedctta.compare=features needs a model that ends in nn.Linear: use fedctta.compare=logits")
         memory: Tensors = {}
-        if self.redraw != "never":
-            memory["round"] = torch.zeros((), dtype=torch.int64)
+        if self.redrawn != "never":
+            memory["round"] = torch.zeros((), dtype=torch.int64, device=server.network.device)
         if self.probe == "images":
-            memory["probe"] = server.images(self.samples)
-        elif self.probe == "noise" and self.redraw == "never":
-            memory["probe"] = noise(server, self.samples)
+            memory["probe"] = server.images(self.count)
+        elif self.probe == "noise" and self.redrawn == "never":
+            memory["probe"] = noise(server, self.count)
         return memory
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
@@ -116,36 +148,42 @@ class FedCTTA(Aggregator):
             weights = with_neighbours(scores, uploads.active, self.neighbours, *form)
         else:
             weights = collaboration(scores, *form)
-        if self.statistics == "received":
+        if self.probes_received(uploads.own):
             memory |= {f"received.{name}": tensor for name, tensor in mix(weights, uploads.own).items()}
         return weights, memory
 
     def _probe(self, server: Server, uploads: Uploads, memory: Tensors) -> Tensor:
         """Indicators[N, K] of all models on the same probe (on one each with redraw=client)."""
         network, own = server.network, uploads.own
-        if self.statistics == "received":
-            own = {n: memory.get(f"received.{n}", network.state[n].expand_as(t)) for n, t in own.items()}
+        rule: NormRule = stored
         if not own:  # nothing is adapted: all models are the source model
             return torch.zeros(len(uploads.active), 1, device=uploads.active.device)
-        if self.redraw == "client":
-            z = noise(server, len(uploads.active) * self.samples, int(memory["round"]))
-            z = z.reshape(-1, self.samples, *server.shape)
-            return self._ask(server, Client(own, {"noise": z}), lambda c: network(c.own, c.private["noise"]))
-        z = memory["probe"] if "probe" in memory else noise(server, self.samples, int(memory["round"]))
-        return self._ask(server, Client(own), lambda c: network(c.own, z))
+        if self.probes_received(own):
+            known = all(f"received.{name}" in memory for name in own)
+            own = {n: memory[f"received.{n}"] if known else network.state[n].expand_as(t) for n, t in own.items()}
+            rule = refreshed() if not known and self.variant == "code" else stored
+        if "probe" in memory:
+            return self._ask(server, Client(own), lambda client: network(client.own, memory["probe"], rule))
+        shape = (self.count, *server.shape)
+        key = numbered(fork(keys(server.seed, len(uploads.active), network.device), PURPOSE), memory["round"])
+        if self.redrawn == "round":
+            z = uniform(key[0], shape)
+            return self._ask(server, Client(own), lambda client: network(client.own, z, rule))
+        clients = Client(own, {"key": key})
+        return self._ask(server, clients, lambda c: network(c.own, uniform(c.private["key"], shape), rule))
 
     def _ask(self, server: Server, clients: Client, answer: Callable[[Client], Output]) -> Tensor:
-        """Indicators of all clients' answers, so many clients at a time that memory does not grow with their number."""
+        """Indicators of all clients' answers, a few clients at a time: memory does not grow with their number."""
         ask = server.lift(lambda client: self.indicator(answer(client)))
         count = len(next(iter(clients.own.values())))
         images = CUDA_IMAGES if server.network.device.type == "cuda" else CPU_IMAGES
-        step = max(1, images // self.samples)
+        step = max(1, images // self.count)
         return torch.cat([ask(take(clients, slice(start, start + step))) for start in range(0, count, step)])
 
 
-def noise(server: Server, samples: int, round_: int = 0) -> Tensor:
-    """Uniform noise in [0, 1] shaped like the network's input; the same on every device for a seed and round."""
-    generator = torch.Generator().manual_seed(server.seed * 1_000_003 + round_)
+def noise(server: Server, samples: int) -> Tensor:
+    """Uniform noise in [0, 1] shaped like the network's input; the same on every device for a seed."""
+    generator = torch.Generator().manual_seed(server.seed * 1_000_003)
     z = torch.rand(samples, *server.shape, generator=generator)
     return z.to(server.network.device, memory_format=torch.channels_last)
 

@@ -28,7 +28,7 @@ tent forward and backward; bbn one for labels, one of the source, forward and ba
 SIGNALS: dict[str, Callable[[int], int]] = {
     "fedavg": lambda batch: 0,
     "fedtsa": lambda batch: batch,
-    "fedctta": lambda batch: FedCTTA.samples,
+    "fedctta": lambda batch: FedCTTA().count,
 }
 """Images a client passes through a network for the server besides: its batch (source model), or the probe."""
 

@@ -24,7 +24,7 @@ Weigh = Callable[[list[Tensor]], Tensor]  # all clients' signals to W[N, N]
 def make_signal(aggregator: str, source: nn.Module, device: torch.device, published: bool) -> Signal | None:
     """Return what a client computes for the server beside its model, if anything."""
     if aggregator == "fedctta":
-        probe = torch.rand(FedCTTA.samples, 3, 32, 32, device=device)
+        probe = torch.rand(FedCTTA().count, 3, 32, 32, device=device)
         return lambda client, x: client.answer(torch.rand_like(probe) if published else probe)
     if aggregator == "fedtsa":
         headless = _without_classifier(source).to(device)
