@@ -69,7 +69,7 @@ def mask_space(s: Tensor, x: Tensor) -> Tensor:
     graph = (unit @ unit.T > (unit @ unit.T).mean()).float()
     loops = torch.eye(len(graph), device=graph.device)
     mask = graph - loops * graph
-    for entries, share, value, weight in ((mask, 0.8, 0.0, 1 - s), (1 - torch.maximum(graph, loops), 0.2, 1.0, s)):
+    for entries, share, value, weight in ((mask, 0.8, 0.0, 1 - s), (1 - torch.maximum(graph, loops), 1 - 0.8, 1.0, s)):
         where = entries.nonzero()
         if len(where):
             probability = weight[where[:, 0], where[:, 1]].cpu().double().numpy() + 1e-30

@@ -218,6 +218,43 @@ def test_masks_of_fixed_size_by_count():
     assert keep.spatial[0][~same].sum() == 14  # 72 gaps, 1/5 added
 
 
+def groups(*sizes, slots=4):
+    """A window of clients in groups, each with a direction of its own."""
+    towards = torch.eye(len(sizes)).repeat_interleave(torch.tensor(sizes), 0)
+    return towards[:, None].repeat(1, slots, 1), torch.ones(sum(sizes), slots, dtype=torch.bool)
+
+
+def kept_of(x, known, noise):
+    """How many ties there are within groups and between them, oneself left out."""
+    keep = sized_masks(untrained(x, known), noise, known).spatial[0]
+    same = x[:, 0] @ x[:, 0].T > 0
+    return int(keep[same].sum()) - len(x), int(keep[~same].sum())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "edges", "gaps", "added"),
+    [((6, 6), 60, 72, 14), ((5, 5), 40, 50, 9), ((3, 1), 6, 6, 1), ((5, 1), 20, 10, 1)],
+)
+def test_edges_are_counted_as_the_published_code_does(sizes, edges, gaps, added):
+    x, known = groups(*sizes)
+    assert added == int(gaps * (1 - 0.8))  # 9.999... and 1.999... where one would expect 10 and 2
+    assert kept_of(x, known, noise_at(0, noise_for(x, CODE))) == (edges - int(edges * 0.8), added)
+
+
+def test_many_masks_at_once_are_those_of_each_alone():
+    windows = [groups(5, 5), groups(8, 2), groups(9, 1)]  # 50, 32 and 18 gaps
+    x, known = (torch.stack(parts) for parts in zip(*windows, strict=True))
+    noise = [noise_at(0, noise_for(x[0], CODE, seed)) for seed in range(3)]
+
+    def spatial(x, known, noise):
+        return sized_masks(ts_block(x, torch.cat([x] * 4, -1), visible(known)), noise, known).spatial
+
+    together = torch.func.vmap(spatial)(x, known, Pairs(*(torch.stack(parts) for parts in zip(*noise, strict=True))))
+    for k, keep in enumerate(together):
+        assert torch.equal(keep, spatial(x[k], known[k], noise[k]))
+    assert [int(keep.sum()) for keep in together] == [10 + 8 + 9, 10 + 12 + 6, 10 + 15 + 3]
+
+
 def noise_at(epoch, noise):
     return Pairs(noise.temporal[epoch], noise.spatial[epoch])
 

@@ -113,8 +113,9 @@ def sized_masks(raw: Attention, noise: Pairs, known: Tensor) -> Pairs:
     """Masks of fixed size (the published code).
 
     Over time, 3/4 of a client's pairs are drawn by 1 - a and dropped, the diagonal excepted. Over clients, edges of
-    the last slot's graph, cos(X^TA_i, X^TA_j) > mean: 4/5 of them drawn by 1 - a are dropped, 1/5 of the absent ones
-    drawn by a are added; that mask serves all slots.
+    the last slot's graph, cos(X^TA_i, X^TA_j) > mean: 4/5 of them drawn by 1 - a are dropped, and of the G absent ones
+    int(G (1 - 0.8)) drawn by a are added; that mask serves all slots. As a float, 1 - 0.8 is just below 1/5, so that
+    this is one less than G / 5 wherever 5 divides G: (G - 1) // 5.
     """
     a, s = raw.scores.temporal, raw.scores.spatial[-1]
     clients, slots = (torch.eye(n, dtype=torch.bool, device=known.device) for n in known.shape)
@@ -127,7 +128,7 @@ def sized_masks(raw: Attention, noise: Pairs, known: Tensor) -> Pairs:
     near = cosine > cosine.sum() / present.sum()
     edges, gaps = near & present & ~clients, ~near & present & ~clients
     lost = sample(1 - s, edges, 4 * edges.sum() // 5, noise.spatial[0])
-    added = sample(s, gaps, gaps.sum() // 5, noise.spatial[1])
+    added = sample(s, gaps, (gaps.sum() - 1) // 5, noise.spatial[1])  # without gaps it is -1, which draws none
     return Pairs(~dropped | slots, ((edges & ~lost) | added | clients)[None])
 
 

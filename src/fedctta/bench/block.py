@@ -75,7 +75,10 @@ def _client_mask(s: Tensor, x: Tensor) -> Tensor:
     weights, apart = s.cpu().double().numpy(), ~np.eye(len(s), dtype=bool)
     near = cosine > cosine.mean()
     keep = near & apart
-    for entries, share, chance, value in ((near & apart, 0.8, 1 - weights, False), (~near & apart, 0.2, weights, True)):
+    for entries, share, chance, value in (
+        (near & apart, 0.8, 1 - weights, False),
+        (~near & apart, 1 - 0.8, weights, True),
+    ):
         rows, columns = np.nonzero(entries)
         drawn = _draw(chance[rows, columns], int(share * len(rows)))
         keep[rows[drawn], columns[drawn]] = value
