@@ -141,7 +141,9 @@ class Federation:
             with exact():
                 mixing, memory = self.aggregator.collaborate(self.server, uploads, memory)
                 mixing = self.robust.limit(restrict(mixing, receive, uploads.trust))
-                received, memory = self.aggregator.step(self.robust.mix(mixing, uploads.own, sent), receive, memory)
+                give = partial(self.aggregator.contribute, active=uploads.active, memory=memory)
+                mixed = self.robust.mix(mixing, give(uploads.own), give(sent))
+                received, memory = self.aggregator.step(mixed, receive, memory)
             if not all_receive:  # rows of those who do not may hold what they sent, now or some rounds ago
                 received = {name: choose_rows(receive, new, shared[name]) for name, new in received.items()}
             clients = clients._replace(own={**clients.own, **received})

@@ -47,6 +47,7 @@ FORMS = [
     ("fedtsa", {"ablation": "ts-sim", "window": 2}),
     ("fedtsa", {"ablation": "no-time", "lam": 0.0, "epochs": 5}),
     ("fedtsa", {"variant": "code", "lam": 0.0, "epochs": 5}),
+    ("fedtsa", {"variant": "port", "lam": 0.0, "window": 3, "epochs": 5}),
     ("fedbn", {}),
     ("cfl", {}),
     ("cfl", {"eps1": 0.7, "eps2": 0.7}),
@@ -103,7 +104,8 @@ def play(aggregator, server, uploads, memory):
     """Aggregate as the engine does; return W, the models sent and the memory."""
     shared = aggregator.shares(server.network, uploads.own)
     weights, memory = aggregator.collaborate(server, uploads._replace(own=shared), memory)
-    sent, memory = aggregator.step(mix(restrict(weights, uploads.active), shared), uploads.active, memory)
+    given = aggregator.contribute(shared, uploads.active, memory)
+    sent, memory = aggregator.step(mix(restrict(weights, uploads.active), given), uploads.active, memory)
     return weights, sent, memory
 
 

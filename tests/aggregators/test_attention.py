@@ -10,14 +10,15 @@ from torch import nn
 
 from fedctta.aggregators import attention as attention_module
 from fedctta.aggregators.attention import (
+    Attended,
     Attention,
     Pairs,
     Training,
     adam,
+    attend,
     attention,
     bernoulli_masks,
     captured,
-    collaboration,
     distance,
     draw_noise,
     identity_block,
@@ -127,7 +128,7 @@ class Plain(nn.Module):
 
 
 def plainly(x, noise, how):
-    """Train `Plain` with torch's Adam; return all losses and W of the best epoch."""
+    """Train `Plain` with torch's Adam; return all losses and what the best epoch attends to."""
     model, losses, matrices = Plain(x.shape[-1]).to(x.dtype), [], []
     optimiser = torch.optim.Adam(model.parameters(), how.lr)
     known = torch.ones(x.shape[:2], dtype=torch.bool)
@@ -142,7 +143,8 @@ def plainly(x, noise, how):
             keep = sized_masks(raw, now, known) if how.code else bernoulli_masks(scores, now)
             loss = loss + how.lam * measure(output, model(x, how.temporal, keep, how.code)[-1])
         losses.append(loss.item())
-        matrices.append(s[-1].detach())
+        alone = torch.eye(x.shape[1], dtype=x.dtype)[-1].expand(len(x), -1)  # without attention over time
+        matrices.append(Attended(s[-1].detach(), alone if a is None else a[:, -1].detach()))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -156,12 +158,15 @@ def test_training_equals_a_plain_block_and_lowers_the_loss(how):
     losses, expected = plainly(x, noise, how)
     torch.testing.assert_close(train(x, known, by_epoch(noise), how), expected, atol=1e-6, rtol=0)
     assert min(losses) < losses[0]
-    assert (expected - train(x, known, by_epoch(noise), how._replace(epochs=1))).abs().max() > 1e-3
+    untouched = train(x, known, by_epoch(noise), how._replace(epochs=1))
+    assert (expected.clients - untouched.clients).abs().max() > 1e-3
+    assert not how.temporal or (expected.slots - untouched.slots).abs().max() > 1e-3
 
 
 def test_one_epoch_is_the_untrained_block():
     x, known = window()
-    untouched = untrained(x, known).scores.spatial[-1]
+    scores = untrained(x, known).scores
+    untouched = Attended(scores.spatial[-1], scores.temporal[:, -1])
     torch.testing.assert_close(train(x, known, None, Training(1, 1.0, 0.0, code=False)), untouched)
 
 
@@ -283,9 +288,10 @@ def test_permuting_clients_and_their_noise_permutes_the_matrix(how):
     x, known = window(5)
     known[1, 0], x[1, 0], order = False, 0.0, torch.tensor([3, 0, 4, 1, 2])
     noise = noise_for(x, how)
-    weights = train(x.double(), known, by_epoch(noise), how)
-    again = train(x[order].double(), known[order], by_epoch(permuted(noise, order)), how)
+    weights, slots = train(x.double(), known, by_epoch(noise), how)
+    again, slots_again = train(x[order].double(), known[order], by_epoch(permuted(noise, order)), how)
     torch.testing.assert_close(again, weights[order][:, order], atol=1e-6, rtol=0)
+    torch.testing.assert_close(slots_again, slots[order], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("how", FORMS, ids=ids)
@@ -293,11 +299,12 @@ def test_a_client_that_never_came_might_as_well_not_exist(how):
     x, known = window(4)
     x[1], known[1], rest = 0.0, False, torch.tensor([0, 2, 3])
     noise = noise_for(x, how)
-    weights = train(x.double(), known, by_epoch(noise), how)
+    weights, slots = train(x.double(), known, by_epoch(noise), how)
     assert weights.isfinite().all()
     assert (weights[rest][:, 1] == 0).all()
-    without = train(x[rest].double(), known[rest], by_epoch(permuted(noise, rest)), how)
+    without, slots_without = train(x[rest].double(), known[rest], by_epoch(permuted(noise, rest)), how)
     torch.testing.assert_close(weights[rest][:, rest], without, atol=1e-6, rtol=0)
+    torch.testing.assert_close(slots[rest], slots_without, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("how", FORMS, ids=ids)
@@ -306,17 +313,21 @@ def test_slots_before_the_first_round_might_as_well_not_exist(how):
     x[:, :2], known[:, :2] = 0.0, False
     noise = noise_for(x, how)
     short = noise and Pairs(noise.temporal[:, :, 2:, 2:], noise.spatial if how.code else noise.spatial[:, 2:])
-    expected = train(x[:, 2:].double(), known[:, 2:], by_epoch(short), how)
-    torch.testing.assert_close(train(x.double(), known, by_epoch(noise), how), expected, atol=1e-6, rtol=0)
+    expected, slots_expected = train(x[:, 2:].double(), known[:, 2:], by_epoch(short), how)
+    weights, slots = train(x.double(), known, by_epoch(noise), how)
+    torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(slots[:, 2:], slots_expected, atol=1e-6, rtol=0)
+    assert (slots[:, :2] == 0).all()
 
 
 @pytest.mark.parametrize("how", FORMS, ids=ids)
 def test_saturated_attention_gives_numbers(how):
     x, known = window()
     known[0, 1:] = False
-    weights = train(1000 * x * known[..., None], known, by_epoch(noise_for(x, how)), how)
-    assert weights.isfinite().all()
-    torch.testing.assert_close(weights.sum(1), torch.ones(4))
+    weights, slots = train(1000 * x * known[..., None], known, by_epoch(noise_for(x, how)), how)
+    for rows in (weights, slots):
+        assert rows.isfinite().all()
+        torch.testing.assert_close(rows.sum(1), torch.ones(4))
 
 
 def test_the_gradient_reaches_all_layers_but_key_biases():
@@ -340,5 +351,5 @@ def test_a_captured_training_gives_what_a_plain_one_does(how):
         x = x * known[..., None]
         key = torch.tensor(seed).cuda()
         expected = train(x, known, noise_of(key, 20, 10, how), how)
-        torch.testing.assert_close(collaboration(x, known, key, how), expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(attend(x, known, key, how), expected, atol=1e-5, rtol=1e-4)
     assert captured.cache_info().misses == 1

@@ -8,16 +8,23 @@ import pytest
 import torch
 from torch import nn
 
+from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, aggregators, restrict
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.clients import Client, by_vmap
 from fedctta.errors import UserError
 from fedctta.network import Network
+from fedctta.rounds import Federation
 
 
 def make_server(module=None, seed=0):
     network = Network(module or nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
     return Server(network, by_vmap, seed, (1, 2, 2), 3, lambda count: torch.zeros(count, 1, 2, 2))
+
+
+def normalising():
+    """A server of models with one BatchNorm layer."""
+    return make_server(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(4, 2)))
 
 
 def uploads(indicators, active=None):
@@ -125,22 +132,98 @@ def test_ablations_leave_out_what_they_say():
     torch.testing.assert_close(matrix(window=1), matrix(window=1, ablation="no-time"), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"variant": "code"}, {"ablation": "no-time"}, {"ablation": "s-sim"}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"variant": "code"}, {"variant": "port"}, {"ablation": "no-time"}, {"ablation": "s-sim"}]
+)
 @pytest.mark.parametrize("at_once", [80, 2**24])
 def test_rounds_foreseen_are_rounds_played(parameters, at_once, monkeypatch):
     """All blocks trained at once, or in parts, give the matrices of one training a round."""
     monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", at_once)  # 80 numbers are a block or two
     monkeypatch.setattr("fedctta.aggregators.fedtsa.TOO_FEW", 1)
     method = FedTSA(**parameters, window=3, epochs=10, lr=1e-2)
-    server, batches = make_server(), 2 * torch.rand(5, 3, 2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    server, batches = normalising(), 2 * torch.rand(5, 3, 2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     memory, ahead = method.init(server), method.init(server) | method.foresee(server, batches.__getitem__, range(5))
     for x in batches:
         said = by_vmap(lambda b: method.signal(server.network, Client({}), b))(x)
-        now = Uploads({}, said, torch.ones(3, dtype=torch.bool))
+        own = {"0.running_mean": x.mean((1, 3, 4))}
+        now = Uploads(own, said, torch.ones(3, dtype=torch.bool))
         expected, memory = method.collaborate(server, now, memory)
         weights, ahead = method.collaborate(server, now, ahead)
         torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-4)
+        given = (method.contribute(own, now.active, kept)["0.running_mean"] for kept in (ahead, memory))
+        torch.testing.assert_close(*given, atol=1e-5, rtol=1e-4)
+        assert ("past.0.running_mean" in ahead) == (method.variant == "port")
     assert int(ahead["round"]) == 5
+
+
+A = math.sqrt(math.sqrt(2) * math.log(3))  # A^2 / sqrt(2) = ln 3, so that an attention is a ratio of powers of three
+SLOTS = [[[A, 0.0], [0.0, A]], [[0.0, A], [0.0, A]]]  # indicators of two clients in two slots
+MEANS = [[[1.0], [5.0]], [[3.0], [9.0]]]  # their statistics
+
+
+def play_port(names, active=None, **parameters):
+    """Return W and what is mixed after the two slots."""
+    aggregator, server = FedTSA("port", **parameters), normalising()
+    memory = aggregator.init(server)
+    for t in range(2):
+        now = uploads(SLOTS[t], active and active[t])._replace(own={name: torch.tensor(MEANS[t]) for name in names})
+        weights, memory = aggregator.collaborate(server, now, memory)
+    return weights, aggregator.contribute(now.own, now.active, memory)
+
+
+def test_the_port_mixes_what_is_attended_to_over_time():
+    """Untrained, client 0 attends to its slots with 1/4 and 3/4, client 1, whose slots are equal, with 1/2 each."""
+    weights, given = play_port(["0.running_mean"], ablation="ts-sim")
+    torch.testing.assert_close(given["0.running_mean"], torch.tensor([[1 / 4 + 3 * 3 / 4], [5 / 2 + 9 / 2]]))
+    own, other = 3 ** (5 / 8), 3 ** (3 / 4)
+    torch.testing.assert_close(weights[0], torch.tensor([own, other]) / (own + other))
+    torch.testing.assert_close(weights.sum(1), torch.ones(2))
+
+
+def test_the_port_mixes_uploads_where_clients_own_weights():
+    _, given = play_port(["0.running_mean", "2.weight"], ablation="ts-sim")
+    assert all(tensor.tolist() == MEANS[1] for tensor in given.values())
+
+
+def test_the_port_without_attention_over_time_mixes_uploads():
+    _, given = play_port(["0.running_mean"], ablation="no-time", epochs=3)
+    assert given["0.running_mean"].tolist() == MEANS[1]
+
+
+def test_the_port_attends_to_slots_that_arrived():
+    """Client 1 missed the first slot and is absent in the second of another run."""
+    _, given = play_port(["0.running_mean"], [[True, False], [True, True]], ablation="ts-sim")
+    torch.testing.assert_close(given["0.running_mean"], torch.tensor([[2.5], [9.0]]))
+    _, given = play_port(["0.running_mean"], [[True, True], [True, False]], ablation="ts-sim")
+    torch.testing.assert_close(given["0.running_mean"], torch.tensor([[2.5], [9.0]]))  # as it was uploaded last
+
+
+def test_the_port_remembers_a_window_of_statistics():
+    aggregator, server = FedTSA("port", window=3, epochs=2), normalising()
+    memory = aggregator.init(server)
+    for t in range(5):
+        now = uploads([[1.0, t], [0.0, 1.0]])._replace(own={"0.running_mean": torch.tensor([[float(t)], [7.0]])})
+        _, memory = aggregator.collaborate(server, now, memory)
+    assert memory["past.0.running_mean"].squeeze(-1).tolist() == [[2, 3, 4], [7, 7, 7]]
+
+
+@pytest.mark.parametrize(("adapter", "same"), [("bn", False), ("grad", True)])
+def test_the_port_differs_from_the_code_in_its_constants_and_under_bn(adapter, same, tiny_network):
+    """Played by the engine, two rounds: with the port's constants the code gives grad clients the same models."""
+    x = torch.rand(2, 3, 6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    x = x * torch.linspace(0.3, 2, 2).view(2, 1, 1, 1, 1, 1)
+    found = []
+    for parameters in ({"variant": "port"}, {"variant": "code", "window": 10, "lam": 0.5}):
+        server = Server(tiny_network, by_vmap, 0, (3, 8, 8), 3, lambda count: torch.zeros(count, 3, 8, 8))
+        federation = Federation(adapters.create(adapter), FedTSA(**parameters, epochs=3), server)
+        state, everybody = federation.start(), torch.ones(3, dtype=torch.bool)
+        with torch.no_grad():
+            for t in range(2):
+                state, outcome = federation.play(state, t, x[t], everybody, None)
+        found.append((state.clients.own, outcome.collaboration))
+    (port, port_weights), (code, code_weights) = found
+    assert torch.equal(port_weights, code_weights)
+    assert all(torch.equal(port[name], code[name]) == same for name in tiny_network.statistics)
 
 
 def test_too_many_clients_are_not_foreseen(monkeypatch):
@@ -169,6 +252,8 @@ def test_large_blocks_are_trained_round_by_round(monkeypatch):
 def test_constants_are_the_variants_unless_given():
     assert FedTSA().constants == (10, 1.0, 1e-3)
     assert FedTSA("code").constants == (5, 0.1, 1e-4)
+    assert FedTSA("port").constants == (10, 0.5, 1e-4)
+    assert FedTSA("port").training == FedTSA("code", window=10, lam=0.5).training
     chosen = aggregators.create("fedtsa", {"variant": "code", "window": "7", "lam": "0"})
     assert chosen.constants == (7, 0.0, 1e-4)
 

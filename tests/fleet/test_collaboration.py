@@ -41,10 +41,18 @@ def adapted(federation, clients, x, row):
 
 @pytest.mark.parametrize(
     ("name", "robust"),
-    [*((name, "none") for name in METHODS), ("fedavg", "cap"), ("fedctta", "clip"), ("fedavg", "median")],
+    [
+        *((name, "none") for name in METHODS),
+        ("fedavg", "cap"),
+        ("fedctta", "clip"),
+        ("fedavg", "median"),
+        ("fedtsa port", "none"),
+        ("fedtsa port", "clip"),
+    ],
 )
 def test_as_the_simulator_with_absences(tiny_network, name, robust):
-    parameters = {"epochs": 3} if name == "fedtsa" else {}
+    name, _, variant = name.partition(" ")
+    parameters = {"epochs": 3, "variant": variant or "paper"} if name == "fedtsa" else {}
     federation = make_federation(tiny_network, name, robust=robust, **parameters)
     hub = make_hub(federation)
     state, standing = federation.start(), hub.start()

@@ -102,6 +102,14 @@ class Aggregator:
         """Return W and the new memory. The engine takes absent clients out of W."""
         raise TypeError(f"{type(self).__name__} must define collaborate")
 
+    def contribute(self, own: Tensors, active: Tensor, memory: Tensors) -> Tensors:
+        """Return what is mixed of every client, given the uploads and the memory of `collaborate`: by default `own`.
+
+        A server that remembers uploads may mix more than the newest ones. Row by row: what one client contributes
+        depends on its own uploads only. Absent clients' rows must stay.
+        """
+        return own
+
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
         """Return the models to send, given the mixed ones, and the new memory. Absent clients' rows must stay."""
         return mixed, memory

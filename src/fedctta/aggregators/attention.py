@@ -56,6 +56,13 @@ Noise = Callable[[int], Pairs]
 MANY = 2**26  # numbers that are drawn at once, of as many epochs as that makes
 
 
+class Attended(NamedTuple):
+    """What the last slot attends to: the clients in it, W[N, N], and every client's own slots up to it [N, T]."""
+
+    clients: Tensor
+    slots: Tensor
+
+
 class Attention(NamedTuple):
     """One pass through the block: softmaxed scores over time and over clients, X^TA[T, N, D] and X^TSA[T, N, D]."""
 
@@ -154,8 +161,8 @@ def distance(a: Tensor, b: Tensor, known: Tensor, squared: bool) -> Tensor:
 
 def objective(
     block: Tensor, x: Tensor, known: Tensor, seen: Pairs, noise: Pairs | None, how: Training
-) -> tuple[Tensor, Tensor]:
-    """Return the loss (Eq. 18) and W, the softmaxed A^(S) of the last slot (Eq. 13)."""
+) -> tuple[Tensor, Attended]:
+    """Return the loss (Eq. 18) and the softmaxed A^(S) and A^(T) of the last slot (Eq. 10, 13)."""
     projected = x @ block[:-1] + block[-1]
     raw = ts_block(x, projected, seen)
     loss = distance(raw.output, x.transpose(0, 1), known, how.code)
@@ -164,7 +171,7 @@ def objective(
             keep = sized_masks(raw, noise, known) if how.code else bernoulli_masks(raw.scores, noise)
         masked = ts_block(x, projected, seen, keep, how.code)
         loss = loss + how.lam * distance(raw.output, masked.output, known, how.code)
-    return loss, raw.scores.spatial[-1].detach()
+    return loss, Attended(raw.scores.spatial[-1].detach(), raw.scores.temporal[:, -1].detach())
 
 
 def noise_of(key: Tensor, clients: int, slots: int, how: Training) -> Noise | None:
@@ -214,8 +221,8 @@ def _shapes(clients: int, slots: int, how: Training) -> tuple[tuple[int, int, in
     return (clients, slots, slots), (2 if how.code else slots, clients, clients)
 
 
-def train(x: Tensor, known: Tensor, noise: Noise | None, how: Training) -> Tensor:
-    """Train a fresh block with Adam and return the W[N, N] of the epoch with the lowest loss.
+def train(x: Tensor, known: Tensor, noise: Noise | None, how: Training) -> Attended:
+    """Train a fresh block with Adam and return what the epoch with the lowest loss attends to.
 
     With an axis more in front of everything, as many blocks are trained at once, each for itself.
     """
@@ -225,10 +232,12 @@ def train(x: Tensor, known: Tensor, noise: Noise | None, how: Training) -> Tenso
     block = identity_block(x, how.temporal)
     block = block.expand(*many, *block.shape).clone()
     mean, square = torch.zeros_like(block), torch.zeros_like(block)
-    lowest, best = x.new_full(many, torch.inf), x.new_zeros(*many, x.shape[-3], x.shape[-3])
+    lowest = x.new_full(many, torch.inf)
+    best = Attended(*(x.new_zeros(*x.shape[:-2], size) for size in x.shape[-3:-1]))
     for epoch in range(how.epochs):
-        gradient, loss, weights = learn(block, x, known, seen, noise and noise(epoch), how)
-        best = torch.where((loss < lowest)[..., None, None], weights, best)
+        gradient, loss, now = learn(block, x, known, seen, noise and noise(epoch), how)
+        lower = (loss < lowest)[..., None, None]
+        best = Attended(*(torch.where(lower, new, old) for new, old in zip(now, best, strict=True)))
         lowest = torch.minimum(lowest, loss)
         adam(block, gradient, mean, square, epoch + 1, how.lr)
     return best
@@ -237,21 +246,21 @@ def train(x: Tensor, known: Tensor, noise: Noise | None, how: Training) -> Tenso
 @torch.enable_grad()
 def learn_alone(
     block: Tensor, x: Tensor, known: Tensor, seen: Pairs, noise: Pairs | None, how: Training
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradient of one block, its loss and its W."""
+) -> tuple[Tensor, Tensor, Attended]:
+    """Return the gradient of one block, its loss and what it attends to."""
     block = block.detach().requires_grad_()
-    loss, weights = objective(block, x, known, seen, noise, how)
-    return torch.autograd.grad(loss, block)[0], loss.detach(), weights
+    loss, now = objective(block, x, known, seen, noise, how)
+    return torch.autograd.grad(loss, block)[0], loss.detach(), now
 
 
 def learn_at_once(
     block: Tensor, x: Tensor, known: Tensor, seen: Pairs, noise: Pairs | None, how: Training
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Attended]:
     """Return the same of many blocks."""
     of = torch.func.grad_and_value(partial(objective, how=how), has_aux=True)
     learn = torch.func.vmap(of, in_dims=(0, 0, 0, 0, None if noise is None else 0))
-    gradient, (loss, weights) = learn(block, x, known, seen, noise)
-    return gradient, loss, weights
+    gradient, (loss, now) = learn(block, x, known, seen, noise)
+    return gradient, loss, now
 
 
 @torch.no_grad()
@@ -265,8 +274,8 @@ def adam(block: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: in
     block.addcdiv_(mean, scale, value=-lr / (1 - 0.9**step))
 
 
-def collaboration(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Tensor:
-    """W of `train`; on a GPU as one CUDA graph, for its many small kernels take longer to launch than to run.
+def attend(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Attended:
+    """Train on one window; on a GPU as one CUDA graph, for its many small kernels take longer to launch than to run.
 
     Where the whole round is being captured, the training becomes part of its graph.
     """
@@ -278,12 +287,12 @@ def collaboration(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Tenso
 @lru_cache(maxsize=2)
 def captured(
     shape: torch.Size, dtype: torch.dtype, device: torch.device, how: Training
-) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+) -> Callable[[Tensor, Tensor, Tensor], Attended]:
     """Capture the whole training for one shape and return the function that replays it."""
     x, known = torch.zeros(shape, dtype=dtype, device=device), torch.ones(shape[:2], dtype=torch.bool, device=device)
     key = torch.zeros((), dtype=torch.int64, device=device)
 
-    def trained(epochs: int) -> Tensor:
+    def trained(epochs: int) -> Attended:
         short = how._replace(epochs=epochs)
         return train(x, known, noise_of(key, len(known), known.shape[1], short), short)
 
@@ -294,12 +303,12 @@ def captured(
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        weights = trained(how.epochs)
+        best = trained(how.epochs)
 
-    def replay(new_x: Tensor, new_known: Tensor, new_key: Tensor) -> Tensor:
+    def replay(new_x: Tensor, new_known: Tensor, new_key: Tensor) -> Attended:
         for held, new in ((x, new_x), (known, new_known), (key, new_key)):
             held.copy_(new)
         graph.replay()
-        return weights.clone()
+        return Attended(*(tensor.clone() for tensor in best))
 
     return replay

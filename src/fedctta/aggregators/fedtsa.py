@@ -22,11 +22,22 @@ Where the paper leaves a choice or cannot be meant as printed:
 - Norms are Frobenius norms. Epochs, and that the best one counts, are the published code's; so are layers with bias.
 
 `variant=code` is the published code: masks of fixed size that exclude what they mask (see `attention.sized_masks`),
-mean squared errors, T = 5, lambda = 0.1, lr = 1e-4, where the paper has 10, 1 and 1e-3. `window`, `lam` and `lr`
-overrule either. Figure 3's ablations: `s-sim` is untrained attention over the clients of this slot alone, `ts-sim` the
-untrained block, `no-time` leaves attention over time out and `no-aug` the masked pass.
+mean squared errors, T = 5, lambda = 0.1, lr = 1e-4, where the paper has 10, 1 and 1e-3.
 
-A slot that a client misses is no key for anybody and no part of the loss. The server's memory is N T (D + 1) numbers.
+`variant=port` is FedTSA as the repository of FedCTTA has it, a baseline there: the same masks and loss with T = 10,
+lambda = 0.5 and lr = 1e-4. Where clients own BatchNorm statistics only, it mixes what the block attends to over time in
+place of the statistics of this slot, and where they own weights, what was uploaded:
+
+    TTA-bn      s_i     <- sum_j W_ij sum_tau softmax(A_j^(T))_(t, tau) s_j^tau
+    TTA-grad    theta_i <- sum_j W_ij theta_j
+
+Its TTA-grad clients are those of `grad.variant=code`.
+
+`window`, `lam` and `lr` overrule the variant's. Figure 3's ablations: `s-sim` is untrained attention over the clients
+of this slot alone, `ts-sim` the untrained block, `no-time` leaves attention over time out and `no-aug` the masked pass.
+
+A slot that a client misses is no key for anybody and no part of the loss. The server's memory is N T (D + 1) numbers;
+`port` adds N T statistics of TTA-bn.
 """
 
 from __future__ import annotations
@@ -40,7 +51,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.aggregators.attention import Training, collaboration, identity_block, noise_of, train
+from fedctta.aggregators.attention import Attended, Training, attend, identity_block, noise_of, train
+from fedctta.aggregators.vectors import for_active, owns_weights
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Tensors
@@ -48,7 +60,7 @@ from fedctta.randomness import keys, numbered
 
 
 class Constants(NamedTuple):
-    """What paper and published code set differently."""
+    """What paper, published code and its port set differently."""
 
     window: int
     lam: float
@@ -58,7 +70,7 @@ class Constants(NamedTuple):
 LARGEST = 2**27  # numbers in all foreseen matrices, above which rounds are trained one by one
 AT_ONCE = 2**24  # numbers in all blocks trained at once
 TOO_FEW = 8  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
-CONSTANTS = {"paper": Constants(10, 1.0, 1e-3), "code": Constants(5, 0.1, 1e-4)}
+CONSTANTS = {"paper": Constants(10, 1.0, 1e-3), "code": Constants(5, 0.1, 1e-4), "port": Constants(10, 0.5, 1e-4)}
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class FedTSA(Aggregator):
     """Weight peers by an attention over time and clients that the server trains in every round."""
 
     name: ClassVar[str] = "fedtsa"
-    variant: Literal["paper", "code"] = "paper"
+    variant: Literal["paper", "code", "port"] = "paper"
     ablation: Literal["none", "s-sim", "ts-sim", "no-time", "no-aug"] = "none"
     window: int | None = None  # None: the variant's
     lam: float | None = None
@@ -97,7 +109,7 @@ class FedTSA(Aggregator):
             epochs, lam = 1, 0.0
         elif self.ablation == "no-aug":
             lam = 0.0
-        return Training(epochs, lr, lam, self.variant == "code", self.ablation not in ("s-sim", "no-time"))
+        return Training(epochs, lr, lam, self.variant != "paper", self.ablation not in ("s-sim", "no-time"))
 
     def init(self, server: Server) -> Tensors:
         """Start with round 0; the window follows with the first indicators."""
@@ -108,7 +120,7 @@ class FedTSA(Aggregator):
     def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
         """Train the blocks of many rounds at once: indicators are the source model's, and every block begins anew."""
         clients, device, how = server.clients, server.network.device, self.training
-        if not rounds or len(rounds) * clients**2 > LARGEST:
+        if not rounds or len(rounds) * clients * (clients + self.constants.window) > LARGEST:
             return {}
         signal = server.lift(lambda x: self.signal(server.network, Client({}), x)["indicator"])
         first = signal(read(rounds[0]))
@@ -123,7 +135,8 @@ class FedTSA(Aggregator):
         key = numbered(keys(server.seed, 1, device)[0], torch.arange(len(rounds), device=device))
         parts = zip(*(torch.split(part, at_once) for part in (x, known, key)), strict=True)
         trained = [train(part, there, noise_of(k, clients, window, how), how) for part, there, k in parts]
-        return {"foreseen": torch.cat(trained)}
+        over_clients, over_slots = (torch.cat(rounds) for rounds in zip(*trained, strict=True))
+        return {"foreseen": over_clients, "foreseen_slots": over_slots}
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
         """p_i^t: the source model's mean feature on the client's batch."""
@@ -131,19 +144,41 @@ class FedTSA(Aggregator):
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Move the window on by this slot, train a block on it, take its attention over clients."""
+        attended, memory = self.attend(server, uploads, memory)
+        if self.variant == "port" and not owns_weights(server.network, uploads.own):
+            memory = memory | {"over_slots": attended.slots}
+            for name, tensor in uploads.own.items():
+                newest = for_active(uploads.active, tensor, torch.zeros_like(tensor))
+                empty = tensor.new_zeros(len(tensor), self.constants.window, *tensor.shape[1:])
+                memory[f"past.{name}"] = slide(memory.get(f"past.{name}", empty), newest)
+        return attended.clients, memory
+
+    def attend(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Attended, Tensors]:
+        """Return what the current slot attends to, and the memory with it in the window."""
         if "foreseen" in memory:
-            foreseen = memory["foreseen"].index_select(0, memory["round"].reshape(1))[0]
-            return foreseen, memory | {"round": memory["round"] + 1}
+            t = memory["round"].reshape(1)
+            now = (memory[name].index_select(0, t)[0] for name in ("foreseen", "foreseen_slots"))
+            return Attended(*now), memory | {"round": memory["round"] + 1}
         indicator, active = uploads.signals["indicator"], uploads.active
-        shape, how = (len(active), self.constants.window), self.training
+        shape = (len(active), self.constants.window)
         x = memory.get("window", indicator.new_zeros(*shape, indicator.shape[-1]))
         known = memory.get("known", active.new_zeros(shape))
         x = slide(x, torch.where(active[:, None], indicator, 0))
         known = slide(known, active)
 
         key = numbered(keys(server.seed, 1, x.device)[0], memory["round"])
-        weights = collaboration(x, known, key, how)
-        return weights, {"window": x, "known": known, "round": memory["round"] + 1}
+        memory = memory | {"window": x, "known": known, "round": memory["round"] + 1}
+        return attend(x, known, key, self.training), memory
+
+    def contribute(self, own: Tensors, active: Tensor, memory: Tensors) -> Tensors:
+        """With variant=port and statistics only, return what every client's slots sum to under A^(T)."""
+        if "over_slots" not in memory:
+            return own
+        mixed = {}
+        for name, tensor in own.items():
+            slots = torch.cat([memory[f"past.{name}"][:, :-1], tensor[:, None]], 1)
+            mixed[name] = for_active(active, torch.einsum("nt,nt...->n...", memory["over_slots"], slots), tensor)
+        return mixed
 
 
 def slide(window: Tensor, newest: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class _Attended:
         if self.published:
             return train_block(x, how).cpu()
         noise = noise_of(torch.randint(2**32, (), device=x.device), len(x), slots, how)
-        return train(x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device), noise, how)
+        return train(x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device), noise, how).clients
 
 
 def _without_classifier(source: nn.Module) -> nn.Module:

@@ -3,7 +3,7 @@
 The server keeps one row a device, as many as it will ever serve, so that what an aggregator remembers of N clients
 keeps its shape while devices come and go. A row without an upload holds the device's last model and counts nothing:
 
-    W = restrict(collaborate(uploads), receive, trust)        downloads = step(W uploads)
+    W = restrict(collaborate(uploads), receive, trust)        downloads = step(W contribute(uploads))
 
 guarded by the run's `robust`, just as `fedctta.rounds.Federation.play` does it.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -86,7 +87,8 @@ class Hub:
         sent, receive = self.robust.admit(sent, receive, self.server.network.state)
         mixing, memory = self.aggregator.collaborate(self.server, sent, standing.memory)
         mixing = self.robust.limit(restrict(mixing, receive, sent.trust))
-        mixed, memory = self.aggregator.step(self.robust.mix(mixing, sent.own, rows), receive, memory)
+        give = partial(self.aggregator.contribute, active=sent.active, memory=memory)
+        mixed, memory = self.aggregator.step(self.robust.mix(mixing, give(sent.own), give(rows)), receive, memory)
         mixed = {name: choose_rows(receive, new, rows[name]) for name, new in mixed.items()}
         weights = overall(mixing, rows)
         weights = weights.to_dense() if weights.is_sparse else weights
