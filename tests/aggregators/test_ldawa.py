@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedctta.aggregators import Uploads, mix, restrict
 from fedctta.aggregators.ldawa import LDAWA, agreement
+from fedctta.errors import UserError
 
 ALL = torch.ones(3, dtype=torch.bool)
 FIRST = {"a": torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), "b": torch.tensor([1.0, 2.0, 6.0])}
@@ -46,25 +48,61 @@ def test_the_second_round_by_hand():
     close(sent["b"], [4.0] * 3)
 
 
-def test_the_code_does_not_renormalise():
+def test_the_code_neither_renormalises_nor_clamps():
+    """The third points away: -1 times (-1, 0) counts like (1, 0)."""
     weights, sent, memory = play(LDAWA(variant="code"), [FIRST, SECOND])
-    close(weights["a"], [[0.375, 0.625, 0.0]] * 3)
-    close(sent["a"], [[6.8 / 3, 2.4 / 3]] * 3)  # (0.6 (3, 4) + (5, 0)) / 3
-    close(memory["global.a"], [6.8 / 3, 2.4 / 3])
+    close(weights["a"], [[1.0, 1 / 0.6, -1 / 0.6]] * 3)  # 0.6, 1 and -1 over 0.6
+    close(sent["a"], [[7.8 / 3, 2.4 / 3]] * 3)  # (0.6 (3, 4) + (5, 0) - (-1, 0)) / 3
+    close(memory["global.a"], [7.8 / 3, 2.4 / 3])
     close(sent["b"], [4.0] * 3)
+
+
+def test_the_code_turns_models_that_all_point_away():
+    away = {"a": -FIRST["a"]}
+    weights, sent, _ = play(LDAWA(variant="code"), [{"a": FIRST["a"]}, away])
+    close(weights["a"], [[1 / 3] * 3] * 3)
+    close(sent["a"], [[2.0, 0.0]] * 3)  # -1 times the mean, (-2, 0)
+
+
+def test_the_code_keeps_a_tensor_at_zero_once_it_is_there():
+    """All cosines to a zero tensor are 0 there, where the other reading has nothing to compare with."""
+    zero = {"a": torch.zeros(3, 2)}
+    _, sent, memory = play(LDAWA(variant="code"), [zero, {"a": FIRST["a"]}, {"a": FIRST["a"]}])
+    close(sent["a"], [[0.0, 0.0]] * 3)
+    close(memory["global.a"], [0.0, 0.0])
+    close(play(LDAWA(), [zero, {"a": FIRST["a"]}])[1]["a"], [[2.0, 0.0]] * 3)
+
+
+@pytest.mark.parametrize("variant", ["paper", "code"])
+def test_a_restart_is_fedavg(variant):
+    """Rounds 1 and 3 of four; the second and the fourth compare with the mean of the one before."""
+    aggregator = LDAWA(variant=variant, restart=2)
+    _, second, _ = play(aggregator, [FIRST, SECOND])
+    weights, third, memory = play(aggregator, [FIRST, SECOND, SECOND])
+    close(weights["a"], [[1 / 3] * 3] * 3)
+    close(third["a"], [[7 / 3, 4 / 3]] * 3)
+    close(memory["global.a"], [7 / 3, 4 / 3])
+    assert not torch.allclose(play(LDAWA(variant=variant), [FIRST, SECOND, SECOND])[1]["a"], third["a"])
+    _, fourth, _ = play(aggregator, [FIRST, SECOND, FIRST, SECOND])
+    torch.testing.assert_close(fourth["a"], second["a"])
+
+
+def test_a_restart_before_the_first_round_is_refused():
+    with pytest.raises(UserError, match=r"ldawa.restart=-1 must not be negative"):
+        LDAWA(restart=-1)
 
 
 def test_the_absent_neither_count_nor_receive():
     present = torch.tensor([True, False, True])
-    for variant, scale in (("paper", 1.0), ("code", 0.5)):  # delta is 0.6 and 0; the code divides by two clients
+    # Deltas are 0.6 and 0, and (1/2) (0.6 (3, 4) - (-1, 0)) in the code, which divides by the two clients present.
+    for variant, expected in (("paper", [3.0, 4.0]), ("code", [1.4, 1.2])):
         aggregator = LDAWA(variant=variant)
         _, _, memory = play(aggregator, [FIRST])
         weights, memory = aggregator.collaborate(None, Uploads(SECOND, {}, present), memory)
-        close(weights["a"][0], [1.0, 0.0, 0.0])
+        assert weights["a"][0, 1] == 0
         sent, memory = aggregator.step(mix(restrict(weights, present), SECOND), present, memory)
-        delta = 1.0 if variant == "paper" else 0.6 * scale
-        close(sent["a"], [[3.0 * delta, 4.0 * delta], [5.0, 0.0], [3.0 * delta, 4.0 * delta]])
-        close(memory["global.a"], [3.0 * delta, 4.0 * delta])
+        close(sent["a"], [expected, [5.0, 0.0], expected])
+        close(memory["global.a"], expected)
 
 
 def test_alone():

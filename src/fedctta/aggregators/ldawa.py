@@ -8,12 +8,15 @@ For every tensor l, with g the global model of the round before (in the first ro
 Single numbers are averaged plainly, and so is a tensor whose cosines say nothing (a zero vector, or all negative).
 
 Dividing by the sum of delta is a reading that keeps W an average. The authors' released code divides by the number of
-clients N instead, and so does the code of the test-time papers:
+clients N instead, and so does the code of the test-time papers, which takes cosines as they are:
 
-    g_l = (1/N) sum_j delta_jl theta_jl                         (`variant=code`)
+    delta_jl = cos(theta_jl, g_l),  0 for a zero vector         g_l = (1/N) sum_j delta_jl theta_jl     (`variant=code`)
 
-which shrinks every tensor by the mean delta, BatchNorm statistics among them. Close to the source model every delta is
-about 1 and either reading about FedAvg.
+which shrinks every tensor by the mean delta, BatchNorm statistics among them, and turns a model that points away. Close
+to the source model every delta is about 1 and either reading about FedAvg. As a collaboration, W_l,ij is again
+delta_jl / sum_k delta_kl, which may be negative here; where the sum is 0, g_l is 0.
+
+The test-time code starts over with FedAvg at every new corruption (`restart=50` there, in rounds; 0 is never).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.vectors import first, for_active
+from fedctta.errors import UserError
 from fedctta.network import Tensors
 
 
@@ -36,18 +40,30 @@ class LDAWA(Aggregator):
 
     name: ClassVar[str] = "ldawa"
     variant: Literal["paper", "code"] = "paper"
+    restart: int = 0
+
+    def __post_init__(self) -> None:
+        if self.restart < 0:
+            raise UserError(f"ldawa.restart={self.restart} must not be negative")
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """One W for every tensor, its rows all alike; with variant=code also what `step` scales by."""
         memory, active, n = dict(memory), uploads.active, len(uploads.active)
         if not uploads.own:  # nothing is adapted: all models are the source model
             return torch.full((n, n), 1 / n, device=active.device), memory
-        weights = {}
+        weights, agree = {}, agreement if self.variant == "paper" else cosines_to
+        present = active.float()
+        played = memory.get("round", torch.zeros((), dtype=torch.int64, device=active.device))
+        if self.restart:
+            memory["round"] = played + 1
         for name, tensor in uploads.own.items():
-            delta = agreement(tensor, memory.get(f"global.{name}"), active)
-            weights[name] = (delta / delta.sum()).expand(n, n)
+            delta = agree(tensor, memory.get(f"global.{name}"), active)
+            if self.restart:
+                delta = torch.where(played % self.restart == 0, present, delta)
+            total = delta.sum()
+            weights[name] = torch.where(total == 0, present / present.sum(), delta / total).expand(n, n)
             if self.variant == "code":
-                memory[f"scale.{name}"] = delta.sum() / active.sum()
+                memory[f"scale.{name}"] = total / active.sum()
         return weights, memory
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
@@ -55,6 +71,14 @@ class LDAWA(Aggregator):
         if self.variant == "code":
             mixed = {n: for_active(active, memory[f"scale.{n}"] * t, t) for n, t in mixed.items()}
         return mixed, memory | {f"global.{name}": first(tensor, active) for name, tensor in mixed.items()}
+
+
+def cosines_to(stack: Tensor, reference: Tensor | None, active: Tensor) -> Tensor:
+    """delta[N] of the published code: cosines as they are, those with a zero vector 0."""
+    if reference is None or stack.dim() == 1:
+        return active.to(stack.dtype)
+    cosine = F.cosine_similarity(stack.reshape(len(stack), -1), reference.reshape(1, -1))
+    return torch.where(active, cosine, 0)
 
 
 def agreement(stack: Tensor, reference: Tensor | None, active: Tensor) -> Tensor:
