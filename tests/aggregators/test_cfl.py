@@ -67,12 +67,38 @@ def test_clusters_stay_and_split_again():
     assert memory["cluster"].unique().numel() == 3
 
 
-def test_the_code_forgets_and_looks_at_the_smallest_cosine():
+def play_code(updates, statistics=(), active=None):
+    """One round of the published code: weights move by `updates`, statistics of two BatchNorm layers by `statistics`.
+
+    Return W of weights and of statistics, and what is sent of both.
+    """
+    names = [f"{layer}.{what}" for layer in ("b", "c") for what in ("running_mean", "running_var")]
+    source = {"a": SOURCE} | dict.fromkeys(names[: 4 if statistics else 0], torch.ones(2))
+    known = {name: source[name] for name in source if name != "a"}
+    clients = len(updates)
+    network = SimpleNamespace(state=source, statistics=known, device="cpu")
+    server = SimpleNamespace(network=network, clients=clients)
+    active = torch.ones(clients, dtype=torch.bool) if active is None else torch.tensor(active)
+    own = {"a": SOURCE + torch.tensor(updates)} | {name: 1 + torch.tensor(statistics) for name in known}
+    aggregator = CFL(variant="code")
+    weights, memory = aggregator.collaborate(server, Uploads(own, {}, active), aggregator.init(server))
+    sent, memory = aggregator.step(mix(restrict(weights, active), own), active, memory)
+    return weights, sent, memory
+
+
+def test_the_code_looks_at_the_smallest_cosine():
     apart = [[0.02, 0.0], [0.02, 0.0], [0.02, 0.02]]  # cosine 0.71, and the mean moves
-    weights, _, memory = play(CFL(variant="code"), [apart])
-    assert weights.tolist() == [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]
-    weights, _, _ = play(CFL(variant="code"), [[[0.1, 0.0]] * 3], memory)
-    torch.testing.assert_close(weights, torch.full((3, 3), 1 / 3))
+    weights, _, _ = play_code(apart)
+    assert weights["a"].tolist() == [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]
+
+
+def test_the_code_forgets():
+    _, _, memory = play_code([[0.02, 0.0], [0.02, 0.0], [0.02, 0.02]])
+    network = SimpleNamespace(state={"a": SOURCE}, statistics={}, device="cpu")
+    own = {"a": memory["sent.a"] + torch.tensor([0.1, 0.0])}
+    uploads = Uploads(own, {}, torch.ones(3, dtype=torch.bool))
+    weights, _ = CFL(variant="code").collaborate(SimpleNamespace(network=network, clients=3), uploads, memory)
+    torch.testing.assert_close(weights["a"], torch.full((3, 3), 1 / 3))
 
 
 @pytest.mark.parametrize(
@@ -84,8 +110,43 @@ def test_the_code_forgets_and_looks_at_the_smallest_cosine():
     ],
 )
 def test_the_code_does_not_split_these(updates):
-    weights, _, _ = play(CFL(variant="code"), [updates])
-    torch.testing.assert_close(weights, torch.full_like(weights, 1 / len(updates)))
+    weights, _, _ = play_code(updates)
+    torch.testing.assert_close(weights["a"], torch.full_like(weights["a"], 1 / len(updates)))
+
+
+STAYED = [[0.0, 0.0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("length", "cosine", "split"),
+    [(0.2, 2 / (2 + 0.04), False), (0.3, 2 / (2 + 0.09), True)],  # 0.980 and 0.957
+)
+def test_counters_of_batches_make_updates_alike(length, cosine, split):
+    """Two layers count one batch each, for everybody, so that u . v = 2 where updates are at right angles."""
+    east, north = [length, 0.0], [0.0, length]
+    weights, _, _ = play_code([east, east, north, north], STAYED)
+    assert (cosine < 0.97) == split
+    apart = torch.block_diag(torch.full((2, 2), 0.5), torch.full((2, 2), 0.5))
+    torch.testing.assert_close(weights["a"], apart if split else torch.full((4, 4), 0.25))
+    assert play_code([east, east, north, north])[0]["a"].tolist() == apart.tolist()  # no layer, no counter
+
+
+def test_statistics_count_in_the_cosines_and_stay_at_home():
+    moved = [[0.3, 0.0], [0.3, 0.0], [0.0, 0.3], [0.0, 0.3]]  # four tensors of them: 2 / (2 + 4 x 0.09) = 0.847
+    weights, sent, memory = play_code(STAYED, moved)
+    torch.testing.assert_close(weights["a"], torch.block_diag(torch.full((2, 2), 0.5), torch.full((2, 2), 0.5)))
+    for name, tensor in sent.items():
+        if name != "a":
+            assert weights[name].tolist() == torch.eye(4).tolist()
+            torch.testing.assert_close(tensor, 1 + torch.tensor(moved))
+            torch.testing.assert_close(memory[f"sent.{name}"], tensor)
+
+
+def test_the_code_has_nothing_to_do_where_only_statistics_are_adapted(tiny_network):
+    CFL().check(tiny_network, tiny_network.statistics)
+    CFL(variant="code").check(tiny_network, tiny_network.state)
+    with pytest.raises(UserError, match=r"cfl.variant=code leaves BatchNorm statistics .* use adapter=grad"):
+        CFL(variant="code").check(tiny_network, tiny_network.statistics)
 
 
 def test_the_absent_keep_their_cluster_and_decide_nothing():
@@ -111,8 +172,8 @@ def test_who_keeps_the_number_does_not_depend_on_the_order():
 
 
 def test_alone():
-    for variant in ("paper", "code"):
-        assert play(CFL(variant=variant), [[EAST], [WEST]])[0].tolist() == [[1]]
+    assert play(CFL(), [[EAST], [WEST]])[0].tolist() == [[1]]
+    assert play_code([EAST])[0]["a"].tolist() == [[1]]
 
 
 def test_the_cut_is_that_of_complete_linkage():
