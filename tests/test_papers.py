@@ -7,6 +7,7 @@ from math import isnan
 
 import pytest
 
+from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
 from fedctta.papers import load_paper, published
 
@@ -118,3 +119,17 @@ def test_texts_name_cells_that_exist(name):
             row, _, column = (" ".join(part.split()) for part in place.partition("|"))
             assert row in panel.rows
             assert column in panel.columns
+
+
+def test_a_value_may_be_the_number_of_slots(write):
+    rows = 'rows.FedAvgM = { aggregator = "fedavgm", fedavgm.restart = "slots" }'
+    text = f"run = {{ slots = 10 }}\nquick = {{ slots = 5 }}\n[[panel]]\ncolumns.niid = {{}}\n{rows}\n"
+    paper = load_paper(write(text))
+
+    def restart(quick, **more):
+        cell = paper.cells(paper.panels[0], quick, more)["FedAvgM", "niid"]
+        return cell.method(aggregators, "fedavgm").restart
+
+    assert [restart(False), restart(True), restart(False, slots="50")] == [10, 5, 50]
+    with pytest.raises(UserError, match=r'fedavgm.restart = "slots" needs slots'):
+        load_paper(write(text.replace("run = { slots = 10 }", "")))

@@ -18,7 +18,8 @@ They are accuracies unless `metric` names another measure (by domain and client 
     rows.FedAvg = { aggregator = "fedavg" }
     published.FedAvg = [61.45, [67.41, 0.27]]     # in the order of the columns; [mean, spread]; "-" is not known
 
-Later ones win: the file's `run`, the panel's, the column's, the row's; `quick` likewise, on top.
+Later ones win: the file's `run`, the panel's, the column's, the row's; `quick` likewise, on top. A value of "slots" is
+the cell's number of slots: `fedavgm.restart = "slots"` restarts with every domain, however long it lasts.
 """
 
 from __future__ import annotations
@@ -93,10 +94,18 @@ class Paper:
                     layers += [self.quick, panel.quick, *shortened]
                 values = {k: v for layer in layers for k, v in dotted(layer).items() if not k.startswith("quick")}
                 try:
-                    found[row, column] = single({**values, **more})
+                    found[row, column] = single(_with_slots({**values, **more}))
                 except UserError as error:
                     raise UserError(f"{self.name}, {panel.name}, {row}, {column}: {error}") from error
         return found
+
+
+def _with_slots(values: Settings) -> Settings:
+    """Return the settings with the number of slots wherever "slots" stands."""
+    wanted = [key for key, value in values.items() if value == "slots"]
+    if wanted and "slots" not in values:
+        raise UserError(f'{wanted[0]} = "slots" needs slots: give slots too')
+    return {**values, **dict.fromkeys(wanted, values.get("slots"))}
 
 
 def published() -> dict[str, Path]:

@@ -240,3 +240,15 @@ def test_batch_sizes_see_the_same_number_of_images() -> None:
             for quick, images in ((False, 500), (True, 100)):
                 cells = loaded.cells(part, quick=quick, more={}).values()
                 assert {cell.batch * (cell.slots or 50) for cell in cells} == {images}
+
+
+@pytest.mark.parametrize(("quick", "more"), [(False, {}), (True, {}), (False, {"slots": 50})])
+def test_servers_restart_with_every_corruption(quick: bool, more: dict[str, int]) -> None:
+    restarts = []
+    for name in published():
+        loaded = paper(name)
+        for cell in (cell for part in loaded.panels for cell in loaded.cells(part, quick, more).values()):
+            if restart := getattr(cell.method(aggregators, cell.aggregator), "restart", 0):
+                restarts.append((restart * cell.interval, cell.slots or 50))
+    assert restarts
+    assert all(rounds == slots for rounds, slots in restarts), restarts
