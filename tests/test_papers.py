@@ -121,6 +121,15 @@ def test_texts_name_cells_that_exist(name):
             assert column in panel.columns
 
 
+def test_a_sum_is_a_number_that_is_not_printed(write):
+    (panel,) = load_paper(write(SMALL.replace("[61.5,", '["64.5 + 5.3",'))).panels
+    assert panel.published["FedProx"][0][0] == 69.8
+    assert panel.derived == {"FedProx": {0: "64.5 + 5.3"}}
+    (panel,) = load_paper(write(SMALL.replace("[61.5,", '["64.5 - 5.3 - 1",'))).panels
+    assert panel.published["FedProx"][0][0] == 58.2
+    assert load_paper(write(SMALL)).panels[0].derived == {"FedProx": {}}
+
+
 def test_a_value_may_be_the_number_of_slots(write):
     rows = 'rows.FedAvgM = { aggregator = "fedavgm", fedavgm.restart = "slots" }'
     text = f"run = {{ slots = 10 }}\nquick = {{ slots = 5 }}\n[[panel]]\ncolumns.niid = {{}}\n{rows}\n"

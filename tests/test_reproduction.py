@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -177,9 +179,22 @@ def test_quick_says_so(table, tmp_path):
     result = reproduce(table(), quick=True, panels=["means"])
     result.write(tmp_path / "report")
     text = (tmp_path / "report" / "mine.md").read_text()
-    assert "--quick: 1 slots a corruption instead of the papers' 50" in text
+    assert (
+        "**Shortened by --quick: 1 slot per domain instead of 2.** Printed numbers are of the whole protocol." in text
+    )
     assert '`fedctta reproduce mine.toml --panel "means" --quick`' in text
     assert len(result.tables) == 1
+
+
+def test_quick_tells_what_images_would_suffice_for(table):
+    """Of 2,000 shapes every one of 4 clients gets 5 batches of 100."""
+    whole = table().replace("mine", "whole")
+    Path(whole).write_text(Path(table()).read_text().replace("slots = 2,", "batch = 100,"))
+    assert reproduce(whole, quick=True, panels=["positions"]).quick == "1 slot per domain instead of 5"
+
+
+def test_doctests():
+    assert doctest.testmod(reproduction).failed == 0
 
 
 @pytest.mark.parametrize(

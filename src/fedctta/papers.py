@@ -16,7 +16,8 @@ They are accuracies unless `metric` names another measure (by domain and client 
     columns.niid = { stream = "niid" }
     columns.iid = { stream = "iid" }
     rows.FedAvg = { aggregator = "fedavg" }
-    published.FedAvg = [61.45, [67.41, 0.27]]     # in the order of the columns; [mean, spread]; "-" is not known
+    published.FedAvg = [61.45, [67.41, 0.27]]     # in the order of the columns; [mean, spread]; "-" is not known;
+                                                  # "64.5 + 5.3" is not printed, but follows from what is
 
 Later ones win: the file's `run`, the panel's, the column's, the row's; `quick` likewise, on top. A value of "slots" is
 the cell's number of slots: `fedavgm.restart = "slots"` restarts with every domain, however long it lasts.
@@ -24,6 +25,7 @@ the cell's number of slots: `fedavgm.restart = "slots"` restarts with every doma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -62,6 +64,7 @@ class Panel:
     run: Settings = field(default_factory=dict)
     quick: Settings = field(default_factory=dict)
     published: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+    derived: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # sums among the published, by row and place
     by: By = "mean"
     metric: Metric = "accuracy"
     figure: Figure = "dots"
@@ -142,6 +145,7 @@ def load_paper(name: str) -> Paper:
     return paper
 
 
+_SUM = re.compile(r"\d+(\.\d+)?( [+-] \d+(\.\d+)?)+")
 _PANEL_KEYS = {"name", "columns", "rows", "run", "quick", "published", "by", "metric", "figure", "axis", "text"}
 
 
@@ -175,6 +179,7 @@ def _panel(path: Path, content: Any) -> Panel:
         run=tables["run"],
         quick=tables["quick"],
         published=numbers,
+        derived={row: _sums(values) for row, values in tables["published"].items()},
         by=by,
         metric=content.get("metric", "accuracy"),
         figure=content.get("figure", "dots"),
@@ -187,14 +192,20 @@ def _numbers(path: Path, row: str, values: Any) -> tuple[Number, ...]:
     def one(value: Any) -> Number:
         if value == "-":
             return nan, nan
+        if isinstance(value, str) and _SUM.fullmatch(value):
+            return round(sum(float(term) for term in value.replace("- ", "+ -").split("+")), 10), nan
         pair = value if isinstance(value, list) else [value, nan]
         if len(pair) != 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in pair):
-            raise UserError(f'{path}: published number {value!r} of {row}: write 66.23, [66.23, 0.28] or "-"')
+            raise UserError(f'{path}: published number {value!r} of {row}: write 66.23, [66.23, 0.28], "-" or a sum')
         return float(pair[0]), float(pair[1])
 
     if not isinstance(values, list):
         raise UserError(f"{path}: published numbers of {row} must be a list, in the order of the columns")
     return tuple(one(value) for value in values)
+
+
+def _sums(values: Any) -> dict[int, str]:
+    return {k: value for k, value in enumerate(values) if isinstance(value, str) and value != "-"}
 
 
 def _table(path: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:

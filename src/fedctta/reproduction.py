@@ -6,7 +6,7 @@ therefore share cells, an interrupted reproduction continues where it stopped, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import nan
@@ -49,7 +49,7 @@ class Reproduction:
     paper: Paper
     tables: tuple[Comparison, ...]
     command: str
-    quick: bool
+    quick: str = ""  # what --quick changed, if it was given
 
     def write(self, folder: str | Path) -> Path:
         """Write the page, the Markdown file, the numbers and the figures; return the page's path."""
@@ -117,7 +117,39 @@ def reproduce(
             if experiment.fingerprint not in found:
                 found[experiment.fingerprint] = _attempt(experiment, workshop, lacking, folder, watch, gather)
     tables = [_compare(each, grid, seeds, found) for each, grid in zip(chosen, grids, strict=True)]
-    return Reproduction(paper, tuple(tables), _command(name, seeds, quick, gather, panels, values), quick)
+    command = _command(name, seeds, quick, gather, panels, values)
+    if not quick:
+        return Reproduction(paper, tuple(tables), command)
+    whole = [paper.cells(each, False, values) for each in chosen]
+    pairs = [
+        (record.settings["slots"], workshop.slots(full[cell]))
+        for full, table in zip(whole, tables, strict=True)
+        for cell, records in table.runs.items()
+        for record in records
+    ]
+    return Reproduction(paper, tuple(tables), command, shortened(pairs))
+
+
+def shortened(pairs: Iterable[tuple[int, int]]) -> str:
+    """Say how many slots domains lasted, and how many they do in the whole protocol.
+
+    >>> shortened([(5, 50), (10, 50)])
+    '5 or 10 slots per domain instead of 50'
+    >>> shortened([(10, 50), (1, 5)])
+    '10 slots per domain instead of 50, 1 slot instead of 5'
+    """
+    by_whole: dict[int, set[int]] = {}
+    for slots, whole in pairs:
+        if slots != whole:
+            by_whole.setdefault(whole, set()).add(slots)
+    words = [
+        f"{' or '.join(map(str, sorted(ours)))} slot{'' if ours == {1} else 's'}{{}} instead of {whole}"
+        for whole, ours in sorted(by_whole.items(), reverse=True)
+    ]
+    return (
+        ", ".join(part.format("" if k else " per domain") for k, part in enumerate(words))
+        or "other settings than slots"
+    )
 
 
 def _chosen(paper: Paper, names: Sequence[str]) -> list[Panel]:
@@ -191,7 +223,8 @@ def _by_setting(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Se
     def entry(row: str, column: str) -> Entry:
         runs, reason = cells.get((row, column), ((), ""))
         printed = panel.published[row][place[column]] if row in panel.published else (nan, nan)
-        return Entry(tuple(overall(run, panel.metric) for run in runs), *printed, reason)
+        derived = panel.derived.get(row, {}).get(place[column], "")
+        return Entry(tuple(overall(run, panel.metric) for run in runs), *printed, reason, derived)
 
     return tuple(settings), tuple(Line(row, tuple(entry(row, column) for column in settings)) for row in rows)
 
@@ -207,7 +240,9 @@ def _by_part(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Seque
         parts, reason = found[row]
         numbers = panel.published.get(row, ())
         numbers = numbers if len(numbers) == len(names) else ((nan, nan),) * len(names)
-        return Line(row, tuple(Entry(parts.get(n, ()), *p, reason) for n, p in zip(names, numbers, strict=True)))
+        sums = panel.derived.get(row, {})
+        each = enumerate(zip(names, numbers, strict=True))
+        return Line(row, tuple(Entry(parts.get(n, ()), *p, reason, sums.get(k, "")) for k, (n, p) in each))
 
     return names, tuple(line(row) for row in rows)
 

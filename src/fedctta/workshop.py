@@ -60,8 +60,7 @@ class Workshop:
         adapter: Adapter = experiment.method(adapters, experiment.adapter)
         aggregator: Aggregator = experiment.method(aggregators, experiment.aggregator)
         data = self.data(*data_keys(experiment))
-        clients = experiment.clients or schedule.default_clients()
-        slots = experiment.slots or affordable_slots(sampler.share(data.count, clients), experiment.batch)
+        clients, slots = experiment.clients or schedule.default_clients(), self.slots(experiment)
         stream = build(
             schedule,
             data,
@@ -110,6 +109,17 @@ class Workshop:
             settings["notes"] += source_notes(experiment, model)
         settings |= {m.name: p for m in (schedule, sampler, adapter, aggregator) if (p := parameters_of(m))}
         return federation, stream, settings
+
+    def slots(self, experiment: Experiment) -> int:
+        """Return how many slots a domain lasts: those asked for, or as many as there are images for."""
+        if experiment.slots:
+            return experiment.slots
+        schedule, sampler = (
+            experiment.method(schedules, experiment.stream),
+            experiment.method(samplers, experiment.samples),
+        )
+        clients = experiment.clients or schedule.default_clients()
+        return affordable_slots(sampler.share(self.data(*data_keys(experiment)).count, clients), experiment.batch)
 
     def _load_data(
         self, dataset: str, severity: int, domains: str, folder: str | None, layout: str, size: int | None

@@ -41,6 +41,15 @@ def test_lines_follow_the_columns(table):
     assert [60.5, 70.0] in [list(map(float, line.get_ydata())) for line in ax.lines]
 
 
+@pytest.mark.parametrize(
+    ("metric", "label"), [("accuracy", "accuracy (%)"), ("miou", "mIoU (%)"), ("minor", "accuracy of")]
+)
+def test_axes_are_named_after_what_is_counted(table, metric, label):
+    dots, lines = (panel_figure(replace(table, figure=figure, metric=metric)) for figure in ("dots", "lines"))
+    assert all(ax.get_xlabel().startswith(label) for ax in dots.axes)
+    assert lines.axes[0].get_ylabel().startswith(label)
+
+
 def test_matrices_are_those_of_the_run(table):
     figure = panel_figure(replace(table, figure="matrices"))
     pictures = [picture for picture in heat(figure) if picture.shape == (4, 4)]

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 from html.parser import HTMLParser
+from math import nan
 
 import pytest
 
 from fedctta.report import reproduction
-from fedctta.report.comparison import Comparison, Entry, Line
-from fedctta.report.reproduction import Story, paragraphs, write_reproduction
+from fedctta.report.comparison import Comparison, Entry, Line, csv_of
+from fedctta.report.reproduction import Story, markdown, paragraphs, write_reproduction
 
-STORY = Story("fedctta-table1", "Table <I>", "FedCTTA (2025)", "A **note** with `code`.", "fedctta reproduce x", False)
+STORY = Story("fedctta-table1", "Table <I>", "FedCTTA (2025)", "A **note** with `code`.", "fedctta reproduce x")
 
 
 @pytest.fixture
@@ -70,6 +72,58 @@ def test_the_page_needs_nothing_else_and_escapes_words(tables, tmp_path):
 def test_paragraphs_break_at_empty_lines():
     assert paragraphs("one\ntwo\n\n*three*") == "<p>one two</p><p><em>three</em></p>"
     assert paragraphs("- one\n  more\n- `two`") == "<ul><li>one more</li><li><code>two</code></li></ul>"
+
+
+def page(tables, **words):
+    return markdown(replace(STORY, **words), tables, {})
+
+
+def one(fake, entry, **words):
+    run = fake(**words.pop("settings", {}))
+    return Comparison("one", ("NIID",), (Line("FedAvg", (entry,)),), runs={("FedAvg", "NIID"): (run,)}, **words)
+
+
+def test_quick_speaks_of_printed_numbers_only_where_there_are_some(fake):
+    told = "**Shortened by --quick: 1 slot per domain instead of 5.**"
+    quick = "1 slot per domain instead of 5"
+    assert f"{told} Printed numbers are" in page([one(fake, Entry((60.0,), 61.0))], quick=quick)
+    assert f"{told}\n" in page([one(fake, Entry((60.0,)))], quick=quick)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "paper", "told"),
+    [
+        (
+            ["accuracy"],
+            61.0,
+            "Accuracy in percent; in brackets ours less the paper's, in points; bold is the best of a",
+        ),
+        (["accuracy"], nan, "Accuracy in percent; bold is the best of a column."),
+        (["mean_class_accuracy"], nan, "Mean class accuracy in percent; bold"),
+        (["miou", "dice"], nan, "mIoU and Dice in percent; bold"),
+        (["accuracy", "seconds"], 4.5, "Accuracy in percent; in brackets ours less the paper's; bold"),
+        (["seconds"], nan, "\nbold is the best of a column."),
+    ],
+)
+def test_the_legend_is_of_what_the_tables_count(fake, metrics, paper, told):
+    assert told in page([one(fake, Entry((60.0,), paper), metric=metric) for metric in metrics])
+
+
+def test_a_derived_number_is_shown_as_one(fake):
+    told = "Where a sum stands for the paper's number, it is not printed but follows from numbers that are."
+    table = one(fake, Entry((74.15,), 69.8, derived="64.5 + 5.3"))
+    text = page([table])
+    assert "| FedAvg | 74.15 | 64.5 + 5.3 = 69.80 (+4.35) |" in text
+    assert told in text
+    assert csv_of([table]).splitlines()[1].endswith(",64.5 + 5.3")
+    assert told not in page([one(fake, Entry((74.15,), 69.8))])
+
+
+def test_a_text_may_tell_the_heterogeneity_that_was_run(fake):
+    text = "TH = {th} and SH = {sh}."
+    assert "TH = 0.2 and SH = 0.25." in page([one(fake, Entry((60.0,)), text=text, settings={"th": 0.2, "sh": 0.25})])
+    nothing = Comparison("one", ("NIID",), (Line("FedAvg", (Entry(),)),), text=text)
+    assert "TH = - and SH = -." in page([nothing])
 
 
 def test_nothing_run_is_told(tables, tmp_path):

@@ -20,6 +20,19 @@ from fedctta.report.text import number, roomy
 
 Grid = tuple[list[str], list[list[str]]]
 DIFFERENCE, PAPER = "difference", "paper"
+# What a table counts, as its figures and its page call it; forgetting is in points, seconds are those of a client.
+MEASURES = {
+    "accuracy": "accuracy (%)",
+    "mean_class_accuracy": "mean class accuracy (%)",
+    "macro_f1": "macro F1 (%)",
+    "miou": "mIoU (%)",
+    "dice": "Dice (%)",
+    "worst_client": "accuracy of the worst client (%)",
+    "major": "accuracy of the major class (%)",
+    "minor": "accuracy of the minor class (%)",
+    "forgetting": "forgetting (points)",
+    "seconds": "seconds per client",
+}
 LESS_IS_BETTER = ("forgetting", "seconds")
 
 
@@ -31,6 +44,7 @@ class Entry:
     paper: float = nan
     paper_spread: float = nan
     reason: str = ""
+    derived: str = ""  # the sum by which the paper's number follows from printed ones
 
     @property
     def mean(self) -> float:
@@ -96,11 +110,14 @@ class Comparison:
         return found
 
     def filled(self) -> str:
-        """Return the text with every {row | column} replaced by our mean there."""
+        """Return the text with every {row | column} replaced by our mean there, {sh} and {th} by the streams' own."""
         entries = {(line.label, c): e for line in self.lines for c, e in zip(self.columns, line.entries, strict=True)}
 
         def ours(found: re.Match[str]) -> str:
             row, _, column = (" ".join(part.split()) for part in found[1].partition("|"))  # lines may break within
+            if row in ("sh", "th") and not column:
+                values = sorted({float(run.settings[row]) for runs in self.runs.values() for run in runs})
+                return " or ".join(f"{value:.3g}" for value in values) or "-"
             entry = entries.get((row, column or self.columns[-1]))
             return found[0] if entry is None else number(entry.mean)
 
@@ -145,7 +162,7 @@ class Comparison:
                 texts[k] = bold.format(texts[k]) if line.label in column_best else texts[k]
             body.append([line.label, *texts])
             if any(isfinite(entry.paper) for entry in line.entries):
-                body.append([PAPER, *(number(entry.paper) for entry in line.entries)])
+                body.append([PAPER, *map(printed, line.entries)])
                 if any(entry.ours for entry in line.entries):
                     body.append([DIFFERENCE, *(signed(entry.difference) for entry in line.entries)])
         return ["method", *self.columns], body
@@ -162,7 +179,12 @@ def theirs(entry: Entry) -> str:
     """Write the paper's number and the difference."""
     if not isfinite(entry.paper):
         return "-"
-    return number(entry.paper) + (f" ({signed(entry.difference)})" if entry.ours else "")
+    return printed(entry) + (f" ({signed(entry.difference)})" if entry.ours else "")
+
+
+def printed(entry: Entry) -> str:
+    """Write the paper's number, or the sum it follows from."""
+    return f"{entry.derived} = {number(entry.paper)}" if entry.derived else number(entry.paper)
 
 
 def reason_word(entry: Entry) -> str:
@@ -183,14 +205,26 @@ def csv_of(comparisons: Iterable[Comparison]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        ["panel", "method", "column", "mean", "spread", "seeds", "paper", "paper_spread", "seconds", "reason"]
+        [
+            "panel",
+            "method",
+            "column",
+            "mean",
+            "spread",
+            "seeds",
+            "paper",
+            "paper_spread",
+            "seconds",
+            "reason",
+            "derived",
+        ]
     )
     for table in comparisons:
         for line in table.lines:
             for column, entry in zip(table.columns, line.entries, strict=True):
                 known = [v if isfinite(v) else "" for v in (entry.mean, entry.spread, entry.paper, entry.paper_spread)]
                 row = [table.name, line.label, column, *known[:2], len(entry.ours), *known[2:]]
-                writer.writerow([*row, _seconds(table, line.label, column), entry.reason])
+                writer.writerow([*row, _seconds(table, line.label, column), entry.reason, entry.derived])
     return out.getvalue()
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedctta.records import Record
 from fedctta.report.colours import pens
-from fedctta.report.comparison import Comparison
+from fedctta.report.comparison import MEASURES, Comparison
 from fedctta.report.curves import scale_floor, shifts
 from fedctta.report.figures import STYLE, new_figure, show_legend
 
@@ -47,7 +47,7 @@ def dots_figure(table: Comparison) -> Figure:
         ax.set_title(column)
         ax.set_yticks(range(len(labels)), labels)
         ax.set_ylim(len(labels) - 0.5, -0.5)
-        ax.set_xlabel("accuracy (%)")
+        ax.set_xlabel(MEASURES[table.metric])
         ax.grid()
     _explain(figure, table)
     return figure
@@ -70,7 +70,7 @@ def lines_figure(table: Comparison) -> Figure:
     ticks = [name.replace("_", " ") for name in names]
     ax.set_xticks(at, ticks, rotation=40 if crowded else 0, ha="right" if crowded else "center")
     ax.set_xlabel(table.axis or {"domain": "corruption", "position": "position in time"}.get(table.across, ""))
-    ax.set_ylabel("accuracy (%)")
+    ax.set_ylabel(MEASURES[table.metric])
     ax.set_title(table.name)
     ax.grid(axis="y")
     if any(isfinite(entry.paper) for line in table.lines for entry in line.entries):

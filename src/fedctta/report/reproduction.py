@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import date
 from html import escape
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 
 from fedctta.files import whole
-from fedctta.records import Record
-from fedctta.report.comparison import DIFFERENCE, PAPER, Comparison, csv_of
+from fedctta.report.comparison import DIFFERENCE, MEASURES, PAPER, Comparison, csv_of
 from fedctta.report.panels import panel_figure
 
 _PAGE = """<!doctype html>
@@ -54,7 +54,7 @@ class Story:
     paper: str
     note: str
     command: str
-    quick: bool
+    quick: str = ""  # what --quick changed, if it was given
 
 
 def write_reproduction(story: Story, tables: Sequence[Comparison], folder: Path) -> Path:
@@ -104,20 +104,33 @@ def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
         f" {all_of('torch')}: {len(runs)} runs of {rounds} rounds, seeds {all_of('seed')},"
         f" {sum(run.seconds for run in runs):,.0f} seconds in all."
     )
+    entries = [entry for table in tables for line in table.lines for entry in line.entries]
     if story.quick:
-        lines.append(f"**Shortened by --quick: {quick_words(runs)}.** Printed numbers are of the whole protocol.")
+        whole = " Printed numbers are of the whole protocol." if any(isfinite(e.paper) for e in entries) else ""
+        lines.append(f"**Shortened by --quick: {story.quick}.**{whole}")
     notes = dict.fromkeys(str(note) for run in runs for note in run.settings.get("notes", ()))
-    if any(
-        table.across == "mean" and any(len(e.ours) for line in table.lines for e in line.entries) for table in tables
-    ):
-        lines.append("Accuracy in percent; in brackets ours less the paper's, in points; bold is the best of a column.")
+    lines += [words] if (words := legend([table for table in tables if table.across == "mean"])) else []
+    if any(entry.derived for entry in entries):
+        lines.append("Where a sum stands for the paper's number, it is not printed but follows from numbers that are.")
     return [*lines, *notes]
 
 
-def quick_words(runs: Sequence[Record]) -> str:
-    """Say how many slots a domain lasts where the papers use 50."""
-    slots = sorted({int(run.settings["slots"]) for run in runs if "slots" in run.settings})
-    return f"{' or '.join(map(str, slots))} slots a corruption instead of the papers' 50" if slots else "fewer slots"
+def legend(tables: Sequence[Comparison]) -> str:
+    """Say what the numbers of the tables with runs are; of forgetting and seconds their panels' texts tell."""
+    tables = [table for table in tables if any(entry.ours for line in table.lines for entry in line.entries)]
+    if not tables:
+        return ""
+    shares = dict.fromkeys(MEASURES[table.metric] for table in tables)
+    percent = [name.removesuffix(" (%)") for name in shares if name.endswith("(%)")]
+    parts = [f"{_sentence(' and '.join(percent))} in percent"] if percent else []
+    beside = {t.metric for t in tables for line in t.lines for entry in line.entries if isfinite(entry.paper)}
+    if beside:
+        parts.append("in brackets ours less the paper's" + ("" if "seconds" in beside else ", in points"))
+    return "; ".join([*parts, "bold is the best of a column"]) + "."
+
+
+def _sentence(words: str) -> str:
+    return words if words[1:2].isupper() else words[:1].upper() + words[1:]  # mIoU is never MIoU
 
 
 def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes]) -> str:
