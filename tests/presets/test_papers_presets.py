@@ -252,3 +252,27 @@ def test_servers_restart_with_every_corruption(quick: bool, more: dict[str, int]
                 restarts.append((restart * cell.interval, cell.slots or 50))
     assert restarts
     assert all(rounds == slots for rounds, slots in restarts), restarts
+
+
+def test_fedavg_of_bpfedctta_does_not_adapt() -> None:
+    for name in ("bpfedctta-ablation", "bpfedctta-heterogeneity", "bpfedctta-main"):
+        loaded = paper(name)
+        for part in loaded.panels:
+            cells = loaded.cells(part, quick=False, more={})
+            assert {cell.adapter for (row, _), cell in cells.items() if row in ("FedAvg", "No-Adapt")} == {"none"}
+            assert all(cell.adapter != "none" for (row, _), cell in cells.items() if row not in ("FedAvg", "No-Adapt"))
+
+
+def test_what_follows_from_a_drop_is_marked_as_derived() -> None:
+    """BPFedCTTA's text gives 64.5 at alpha = 0.05 and a drop of 5.3 from alpha = 10."""
+    (part,) = paper("bpfedctta-heterogeneity").panels
+    assert part.published["BPFedCTTA"][-1][0] == 69.8
+    assert part.derived["BPFedCTTA"] == {4: "64.5 + 5.3"}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_sweeps_tell_the_other_heterogeneity_as_it_was_run(name: str) -> None:
+    loaded = paper(name)
+    assert " = 0.02 in" not in loaded.note
+    for part in loaded.panels:
+        assert part.text == ("TH = {th} in this sweep." if part.name.endswith("SH") else "SH = {sh} in this sweep.")

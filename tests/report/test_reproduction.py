@@ -102,7 +102,7 @@ def test_quick_speaks_of_printed_numbers_only_where_there_are_some(fake):
         (["mean_class_accuracy"], nan, "Mean class accuracy in percent; bold"),
         (["miou", "dice"], nan, "mIoU and Dice in percent; bold"),
         (["accuracy", "seconds"], 4.5, "Accuracy in percent; in brackets ours less the paper's; bold"),
-        (["seconds"], nan, "\nbold is the best of a column."),
+        (["seconds"], nan, "\nBold is the best of a column."),
     ],
 )
 def test_the_legend_is_of_what_the_tables_count(fake, metrics, paper, told):

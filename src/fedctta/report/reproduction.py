@@ -122,15 +122,12 @@ def legend(tables: Sequence[Comparison]) -> str:
         return ""
     shares = dict.fromkeys(MEASURES[table.metric] for table in tables)
     percent = [name.removesuffix(" (%)") for name in shares if name.endswith("(%)")]
-    parts = [f"{_sentence(' and '.join(percent))} in percent"] if percent else []
+    parts = [f"{' and '.join(percent)} in percent"] if percent else []
     beside = {t.metric for t in tables for line in t.lines for entry in line.entries if isfinite(entry.paper)}
     if beside:
         parts.append("in brackets ours less the paper's" + ("" if "seconds" in beside else ", in points"))
-    return "; ".join([*parts, "bold is the best of a column"]) + "."
-
-
-def _sentence(words: str) -> str:
-    return words if words[1:2].isupper() else words[:1].upper() + words[1:]  # mIoU is never MIoU
+    words = "; ".join([*parts, "bold is the best of a column"]) + "."
+    return words if words.startswith("mIoU") else words[0].upper() + words[1:]
 
 
 def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes]) -> str:
