@@ -10,6 +10,7 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
+from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.clients import Client, choose_lift
 from fedctta.errors import UserError
 from fedctta.network import Network
@@ -123,6 +124,13 @@ def test_every_server_method_is_replayed_alike(aggregator, tiny_module, stream):
     assert_same(as_ever, replayed)
     assert replayed.replayed == (0 if aggregator in ON_THE_HOST else len(stream) - 2)
     assert as_ever.replayed == 0
+
+
+@pytest.mark.gpu
+def test_a_server_that_mixes_what_it_remembers_is_replayed_alike(tiny_module, stream):
+    as_ever, replayed = both(tiny_module, stream, "bn", FedTSA("port", window=5, epochs=5))
+    assert_same(as_ever, replayed)
+    assert replayed.replayed == len(stream) - 2
 
 
 @pytest.mark.gpu
