@@ -8,10 +8,11 @@ import math
 import pytest
 import torch
 
-from fedctta.adapters.augmentation import views
-from fedctta.adapters.memo import IMAGES_AT_ONCE, MEMO, marginal_entropy
+from fedctta.adapters import memo
+from fedctta.adapters.memo import IMAGES_AT_ONCE, MEMO, draw_views, marginal_entropy
 from fedctta.clients import Client
 from fedctta.errors import UserError
+from fedctta.models.augmix import OPERATIONS
 from fedctta.network import refreshed
 from fedctta.randomness import fork, keys
 
@@ -35,12 +36,57 @@ def test_every_image_is_predicted_by_a_model_one_step_from_the_source(tiny_modul
         found = adapter.predict(tiny_network, Client({}, {"key": key}), x)
     for number, image in enumerate(x):
         module = copy.deepcopy(tiny_module)
-        seen = views(image[None], fork(key + number, 1), "cotta", 4)[:, 0]
+        seen = draw_views(image, fork(key + number, 1), 4)
         mean = module(seen).softmax(-1).mean(0)
         (-(mean * mean.log()).sum()).backward()
         torch.optim.SGD(module.parameters(), lr=0.1).step()
         torch.testing.assert_close(found[number], module(image[None])[0].detach(), atol=1e-5, rtol=1e-4)
         assert (found[number] - tiny_module(image[None])[0]).abs().max() > 1e-3
+
+
+def test_mixed_statistics_are_constants_of_the_step(tiny_module, tiny_network):
+    """The published way: BatchNorm in evaluation mode with statistics mixed beforehand, anew for every pass."""
+    image, key, alpha = images(3, 8, 8), keys(0, 1)[0], 0.6
+    with torch.no_grad():
+        found = MEMO(lr=0.5, views=4, alpha=alpha).predict(tiny_network, Client({}, {"key": key}), image[None])[0]
+    module = copy.deepcopy(tiny_module)
+    mean, var = module[1].running_mean.clone(), module[1].running_var.clone()
+
+    def mixed(x):
+        with torch.no_grad():
+            z = module[0](x)
+            module[1].running_mean.copy_((1 - alpha) * mean + alpha * z.mean((0, 2, 3)))
+            module[1].running_var.copy_((1 - alpha) * var + alpha * z.var((0, 2, 3), correction=0))
+        return module(x)
+
+    p = mixed(draw_views(image, fork(key, 1), 4)).softmax(-1).mean(0)
+    (-(p * p.log()).sum()).backward()
+    torch.optim.SGD(module.parameters(), lr=0.5).step()
+    torch.testing.assert_close(found, mixed(image[None])[0].detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_views_are_cut_out_of_the_image_over_black_and_mirrored_or_not(monkeypatch):
+    monkeypatch.setattr(memo, "mixture", lambda moved, plan: moved / 255)
+    image = images(3, 16, 24).mul(255).round() / 255
+    padded = torch.nn.functional.pad(image, (3, 3, 2, 2))
+    cuts = [padded[:, y : y + 16, x : x + 24] for y in range(5) for x in range(7)]
+    possible = torch.stack([*cuts, *(cut.flip(-1) for cut in cuts)])
+    views = draw_views(image, keys(0, 1)[0], 200)
+    same = (views[:, None] - possible).abs().amax((2, 3, 4)) < 1e-6
+    assert (same.sum(1) == 1).all()
+    assert same.any(0).sum() > 55  # of 70
+    assert 70 < same[:, len(cuts) :].sum() < 130
+
+
+def test_views_are_mixed_by_augmix_of_severity_one(monkeypatch):
+    plans = []
+    monkeypatch.setattr(memo, "mixture", lambda moved, plan: plans.append(plan))
+    draw_views(images(3, 32, 32), keys(0, 1)[0], 500)
+    assert plans[0].operation.shape == (500, 3, 3)
+    solarized = plans[0].threshold[plans[0].operation == OPERATIONS.index("solarize")]
+    assert (solarized.min(), solarized.max()) == (256 - 25, 256 - 2)
+    assert plans[0].share.mean().item() == pytest.approx(0.5, abs=0.05)
+    assert MEMO().views == 32
 
 
 def test_statistics_are_mixed_for_one_image_at_a_time(tiny_network):

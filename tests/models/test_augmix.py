@@ -10,7 +10,21 @@ import torch
 from PIL import Image, ImageOps
 
 from fedctta.models import augmix
-from fedctta.models.augmix import DEPTH, IDENTITY, OPERATIONS, WIDTH, Plan, draw, look_up, mix, steps, warp
+from fedctta.models.augmix import (
+    DEPTH,
+    IDENTITY,
+    OPERATIONS,
+    WIDTH,
+    Plan,
+    draw,
+    draw_by_key,
+    look_up,
+    mix,
+    mixture,
+    steps,
+    warp,
+)
+from fedctta.randomness import keys
 
 
 def pictures(n: int = 6, side: int = 32) -> torch.Tensor:
@@ -102,8 +116,10 @@ def test_translation_by_hand(side):
     assert torch.equal(warp(images, matrix), expected)
 
 
-def test_plans_have_the_published_chances():
-    plan = draw(2000, 32, 32, gen())
+@pytest.mark.parametrize(
+    "plan", [draw(2000, 32, 32, gen()), draw_by_key(keys(0, 1)[0], 2000, 32, 32)], ids=["gen", "key"]
+)
+def test_plans_have_the_published_chances(plan):
     assert plan.operation.shape == (2000, WIDTH, DEPTH)
     idle = plan.operation == IDENTITY
     assert not idle[..., 0].any()
@@ -163,6 +179,19 @@ def test_images_keep_their_range_and_do_not_touch_each_other():
     changed = (mixed - images / 255).abs().amax((1, 2, 3)) > 1e-3
     assert changed.float().mean() > 0.9
     assert torch.equal(mix(images[7:9], plan.part(slice(7, 9))), mixed[7:9])
+
+
+def test_mixtures_by_key_can_be_vmapped():
+    images = torch.randint(0, 256, (3, 3, 12, 12), generator=gen())
+
+    def two_views(image, key):
+        return mixture(image.expand(2, 3, 12, 12), draw_by_key(key, 2, 12, 12))
+
+    several = keys(0, 3)
+    together = torch.func.vmap(two_views)(images, several)
+    alone = [two_views(image, key) for image, key in zip(images, several, strict=True)]
+    assert torch.equal(together, torch.stack(alone))
+    assert not torch.equal(together[:, 0], together[:, 1])
 
 
 @pytest.mark.gpu

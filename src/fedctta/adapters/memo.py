@@ -4,9 +4,12 @@ For an image x with views x_1 ... x_V:
 
     pbar = (1/V) sum_v softmax(f(x_v)),    theta_x = theta - lr grad H(pbar),    logits = f(x; theta_x)
 
-The step, plain gradient descent, moves all parameters. BatchNorm layers mix (1 - a) source + a batch, the batch being
-the views while stepping and the image alone when predicting. Views come from the augmentation of `cotta`; the original
-draws them by AugMix. Nothing lives on and nothing travels, so any aggregator leaves it as it is.
+The step, plain gradient descent, moves all parameters. Views are shifted by up to an eighth of a side over black,
+mirrored or not, and then AugMix of severity 1 (see `models.augmix`), as in the published code for 32x32 images.
+
+BatchNorm layers mix (1 - a) source + a batch, the batch being the views while stepping and the image alone when
+predicting. The mixture is a constant of the step: no gradient flows through the batch's part of it. Nothing lives on
+and nothing travels, so any aggregator leaves it as it is.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.augmentation import views
 from fedctta.adapters.optimisers import descend
 from fedctta.clients import Client
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, refreshed
-from fedctta.randomness import advance, fork
+from fedctta.models.augmix import draw_by_key, mixture, warp
+from fedctta.network import Network, NormRule, Statistics, Tensors, refreshed
+from fedctta.randomness import advance, fork, uniform
 
+SEVERITY = 1.0  # of AugMix's operations
 IMAGES_AT_ONCE = 4  # of one client, each with its views, their gradients and a model of its own
 
 
@@ -36,7 +40,7 @@ class MEMO(Adapter):
 
     name: ClassVar[str] = "memo"
     lr: float = 0.005
-    views: int = 16
+    views: int = 32
     alpha: float = 0.1
 
     def __post_init__(self) -> None:
@@ -57,10 +61,10 @@ class MEMO(Adapter):
 
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return the logits[B, K] of B models, one an image."""
-        rule, parameters = refreshed(self.alpha), network.parameters
+        rule, parameters = mixed_statistics(self.alpha), network.parameters
 
         def of_one(image: Tensor, key: Tensor) -> Tensor:
-            seen = views(image[None], key, "cotta", self.views).flatten(0, 1)
+            seen = draw_views(image, key, self.views)
 
             def loss(weights: Tensors) -> Tensor:
                 return marginal_entropy(network(weights, seen, rule).logits)
@@ -75,6 +79,33 @@ class MEMO(Adapter):
     def check(self, network: Network, batch: int) -> None:
         """Views are of whole images."""
         network.require_per_image(self.name)
+
+
+def mixed_statistics(alpha: float) -> NormRule:
+    """Normalise with (1 - a) stored + a batch, through which no gradient flows."""
+    mixed = refreshed(alpha)
+
+    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        return mixed(name, x.detach(), old)
+
+    return rule
+
+
+def draw_views(image: Tensor, key: Tensor, count: int) -> Tensor:
+    """Return views[V, 3, H, W] of an image[3, H, W] in [0, 1]; vmappable over images and keys."""
+    height, width = image.shape[-2:]
+    places, mixing = fork(key, 1), fork(key, 2)
+    across, down = (
+        uniform(fork(places, k), (count,), -(n // 8), n // 8 + 1).floor() for k, n in enumerate((width, height))
+    )
+    mirrored = uniform(fork(places, 2), (count,)) < 0.5
+    zero, one = torch.zeros_like(across), torch.ones_like(across)
+    rows = (
+        torch.stack((torch.where(mirrored, -one, one), zero, torch.where(mirrored, width + across, across)), -1),
+        torch.stack((zero, one, down), -1),
+    )
+    moved = warp((255 * image).round().expand(count, -1, -1, -1), torch.stack(rows, -2))
+    return mixture(moved, draw_by_key(mixing, count, height, width, SEVERITY))
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:

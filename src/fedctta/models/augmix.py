@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedctta.randomness import fork, uniform
+
 WIDTH = 3
 DEPTH = 3
 SEVERITY = 3.0
@@ -70,9 +72,41 @@ def draw(n: int, height: int, width: int, generator: torch.Generator) -> Plan:
     level = 0.1 + (SEVERITY - 0.1) * torch.rand(shape, generator=generator)
     sign = 2 * torch.randint(2, shape, generator=generator) - 1
     depth = torch.randint(1, DEPTH + 1, (n, WIDTH, 1), generator=generator)
-    weights = torch.empty(n, WIDTH).exponential_(generator=generator)  # normalised, these are Dirichlet(1, 1, 1)
+    weights = torch.empty(n, WIDTH).exponential_(generator=generator)
     share = torch.rand(n, generator=generator)
-    operation = operation.masked_fill(torch.arange(DEPTH) >= depth, IDENTITY)
+    return arrange(operation, level, sign, depth, weights, share, height, width)
+
+
+def draw_by_key(key: Tensor, n: int, height: int, width: int, severity: float = SEVERITY) -> Plan:
+    """Draw a plan for n images of one size as a pure function of a key (see `randomness`): vmappable over keys."""
+    shape = (n, WIDTH, DEPTH)
+    return arrange(
+        uniform(fork(key, 1), shape, 0, len(OPERATIONS)).long(),
+        uniform(fork(key, 2), shape, 0.1, severity),
+        2 * uniform(fork(key, 3), shape, 0, 2).long() - 1,
+        uniform(fork(key, 4), (n, WIDTH, 1), 1, DEPTH + 1).long(),
+        -torch.log1p(-uniform(fork(key, 5), (n, WIDTH))),
+        uniform(fork(key, 6), (n,)),
+        height,
+        width,
+    )
+
+
+def arrange(
+    operation: Tensor,
+    level: Tensor,
+    sign: Tensor,
+    depth: Tensor,
+    weights: Tensor,
+    share: Tensor,
+    height: int,
+    width: int,
+) -> Plan:
+    """Make a plan of what was drawn: chains end after `depth` steps.
+
+    `weights` are exponentially distributed: scaled to the sum 1, they are Dirichlet(1, 1, 1).
+    """
+    operation = operation.masked_fill(torch.arange(DEPTH, device=depth.device) >= depth, IDENTITY)
     return Plan(*steps(operation, level / 10, sign, height, width), weights / weights.sum(1, keepdim=True), share)
 
 
@@ -106,6 +140,11 @@ def steps(
 
 def mix(images: Tensor, plan: Plan) -> Tensor:
     """Return AugMix of uint8 images [B, 3, H, W] as float32 in [0, 1], channels last in memory."""
+    return mixture(images, plan).contiguous(memory_format=torch.channels_last)
+
+
+def mixture(images: Tensor, plan: Plan) -> Tensor:
+    """Return AugMix of images [B, 3, H, W] (whole values 0..255) as float32 in [0, 1]; vmappable."""
     size = len(images)
     clean = images.float()
     chains = clean.repeat_interleave(WIDTH, 0)
@@ -113,9 +152,8 @@ def mix(images: Tensor, plan: Plan) -> Tensor:
         operation, keep, threshold, warps = (tensor[:, :, step].flatten(0, 1) for tensor in plan[:4])
         chains = warp(look_up(chains, operation, keep, threshold), warps)
     weights = plan.weights[:, :, None, None, None]
-    mixture = (weights * chains.view(size, WIDTH, *images.shape[1:])).sum(1)
-    mixed = torch.lerp(clean, mixture, plan.share[:, None, None, None]) / 255
-    return mixed.clamp(0, 1).contiguous(memory_format=torch.channels_last)
+    mean = (weights * chains.view(size, WIDTH, *images.shape[1:])).sum(1)
+    return (torch.lerp(clean, mean, plan.share[:, None, None, None]) / 255).clamp(0, 1)
 
 
 def look_up(images: Tensor, operation: Tensor, keep: Tensor, threshold: Tensor) -> Tensor:
@@ -125,8 +163,8 @@ def look_up(images: Tensor, operation: Tensor, keep: Tensor, threshold: Tensor) 
     of 1/255 of all pixels but those of the brightest value.
     """
     index = images.flatten(2).long()
-    counts = torch.zeros((*images.shape[:2], 256), dtype=torch.int64, device=images.device)
-    counts.scatter_add_(2, index, torch.ones_like(index))
+    none = torch.zeros((*images.shape[:2], 256), dtype=torch.int64, device=images.device)
+    counts = none.scatter_add(2, index, torch.ones_like(index))
     value = torch.arange(256, device=images.device)
     low, high = index.amin(2, keepdim=True), index.amax(2, keepdim=True)
 
