@@ -85,22 +85,22 @@ class Forgetful(Aggregator):
         return own * oneself + (1 - own) * oneself.roll(1, 0), memory
 
 
-def federation(module, adapter, aggregator, graphs, interval=1):
+def federation(module, adapter, aggregator, graphs, interval=1, predict="after"):
     network, method = Network(module, "cuda"), adapters.create(adapter, PARAMETERS.get(adapter))
     server_method = aggregator if isinstance(aggregator, Aggregator) else aggregators.create(aggregator)
     lifter = choose_lift("vmap", network, method.init(network), batch=4)
     public = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
     server = Server(network, lifter, 0, (3, 8, 8), 4, lambda count: public[:count])
-    return Federation(method, server_method, server, interval, graphs=graphs)
+    return Federation(method, server_method, server, interval, graphs=graphs, predict=predict)
 
 
-def both(module, stream, adapter="bn", aggregator="fedctta", interval=1, graphs="auto"):
+def both(module, stream, adapter="bn", aggregator="fedctta", interval=1, graphs="auto", predict="after"):
     """Return the tallies of a run as ever and of one by graphs."""
     from fedctta.machine import arithmetic
 
     with arithmetic():
-        as_ever = simulate(federation(module, adapter, aggregator, "never", interval), stream)
-        replayed = simulate(federation(module, adapter, aggregator, graphs, interval), stream)
+        as_ever = simulate(federation(module, adapter, aggregator, "never", interval, predict), stream)
+        replayed = simulate(federation(module, adapter, aggregator, graphs, interval, predict), stream)
     return as_ever, replayed
 
 
@@ -137,6 +137,14 @@ def test_a_server_that_mixes_what_it_remembers_is_replayed_alike(tiny_module, st
 @pytest.mark.parametrize("adapter", sorted(set(adapters.classes()) - {"atp", "fedthe", "fedicon"}))  # these need files
 def test_every_client_method_is_replayed_alike(adapter, tiny_module, stream):
     as_ever, replayed = both(tiny_module, stream, adapter)
+    assert_same(as_ever, replayed)
+    assert replayed.replayed == len(stream) - 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("adapter", ["bn", "tent", "cotta", "rotta"])
+def test_predictions_before_the_update_are_replayed_alike(adapter, tiny_module, stream):
+    as_ever, replayed = both(tiny_module, stream, adapter, predict="before")
     assert_same(as_ever, replayed)
     assert replayed.replayed == len(stream) - 2
 

@@ -18,6 +18,7 @@ from fedctta.clients import choose_lift
 from fedctta.errors import UserError
 from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
+from fedctta.network import refreshed
 from fedctta.rounds import Federation, bytes_each
 from fedctta.simulation import simulate
 from fedctta.streams import Stream, build
@@ -53,6 +54,23 @@ def test_fedavg_predicts_with_the_mean_of_all_statistics(tiny_network, stream):
         expected = [(tiny_network(mean, batch).logits.argmax(1) == y).sum() for batch, y in zip(x, labels, strict=True)]
     tally = simulate(federation(tiny_network), stream)
     assert tally.correct[0].tolist() == [int(hits) for hits in expected]
+
+
+def test_predicting_before_uses_what_was_received_and_this_batch(tiny_network, stream):
+    """Two rounds by hand: the server's answer to a round is seen in the next one's predictions."""
+    bn, right = adapters.create("bn", {"momentum": 0.3}), []
+    held = [tiny_network.statistics] * 4
+    for t in range(2):
+        x, labels = seen_by(stream, t, tiny_network)
+        with torch.no_grad():
+            passes = [tiny_network(own, batch, refreshed(0.3)) for own, batch in zip(held, x, strict=True)]
+        right.append([int((p.logits.argmax(1) == y).sum()) for p, y in zip(passes, labels, strict=True)])
+        held = [{n: torch.stack([p.statistics[n] for p in passes]).mean(0) for n in held[0]}] * 4
+    played = replace(federation(tiny_network), adapter=bn)
+    before, after = (simulate(replace(played, predict=when), stream) for when in ("before", "after"))
+    assert before.correct[:2].tolist() == right
+    assert before.correct.tolist() != after.correct.tolist()
+    assert torch.equal(before.matrices, after.matrices)
 
 
 def test_local_is_every_client_alone(tiny_network, stream):

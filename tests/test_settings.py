@@ -71,6 +71,32 @@ def test_without_adaptation_the_aggregator_does_not_matter():
     assert [(e.adapter, e.aggregator) for e in found] == [("none", "local"), ("bn", "fedavg"), ("bn", "fedctta")]
 
 
+def test_predicting_before_counts_where_it_changes_something():
+    runs = expand(
+        {"adapter": ["none", "bn", "tent"], "aggregator": ["local", "fedavg"], "predict": ["before", "after"]}
+    )
+    told = [(run.adapter, run.aggregator, run.predict) for run in runs]
+    assert sorted(told) == sorted(
+        [("none", "local", "after"), ("bn", "local", "after")]
+        + [("bn", "fedavg", when) for when in ("before", "after")]
+        + [("tent", server, when) for server in ("local", "fedavg") for when in ("before", "after")]
+    )
+    assert single({"adapter": "none", "predict": "before"}) == single({"adapter": "none"})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"adapter": ["none", "lame", "memo"]},
+        {"adapter": ["bn", "norm-alpha"], "aggregator": "local"},
+        {"adapter": "fedthe", "fedthe.heads": "auto"},
+    ],
+)
+def test_predicting_before_is_refused_where_it_changes_nothing(values):
+    with pytest.raises(UserError, match="predict=before has no effect"):
+        expand({**values, "predict": "before"})
+
+
 def test_a_parameter_is_swept_only_where_its_method_runs():
     found = expand({"aggregator": ["fedctta", "local"], "fedctta.temperature": [0.5, 2]})
     assert [(e.aggregator, e.parameters) for e in found] == [
@@ -125,6 +151,7 @@ OTHER = {
         "batch": 5,
         "slots": 9,
         "interval": 2,
+        "predict": "before",
         "layout": "folders",
         "size": 64,
         "stragglers": 0.5,

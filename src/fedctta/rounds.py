@@ -1,4 +1,4 @@
-"""The round: adapt, upload, aggregate, download, predict, record.
+"""The round: adapt, upload, aggregate, download, predict, record. With `predict=before`, predicting comes first.
 
 `play` is one round as a pure function of the state; see `simulation` for a whole stream.
 """
@@ -73,6 +73,7 @@ class Federation:
     robust: Robust = field(default_factory=Robust)
     liars: Liars | None = None
     noise: Noise | None = None
+    predict: Literal["after", "before"] = "after"  # the round's adaptation and download
     ahead: bool = True  # on a GPU, let the server work out beforehand what does not depend on adaptation
 
     @property
@@ -117,7 +118,9 @@ class Federation:
         who = slice(None) if everyone else active.nonzero().squeeze(1)
 
         clients = state.clients if joined is None else self._welcome(state, x, active, joined)
-        present = self._each(self.adapter.adapt, take(clients, who), x)
+        present = take(clients, who)
+        early = self._each(self.adapter.predict_before, present, x) if self.predict == "before" else None
+        present = self._each(self.adapter.adapt, present, x)
         clients = put(clients, who, present)
 
         memory, post, weights, up, down = state.memory, state.post, None, 0, 0
@@ -154,7 +157,7 @@ class Federation:
             if self.adapter.receives:
                 clients = self._receive(clients, x, active, receive)
 
-        logits = self._each(self.adapter.predict, take(clients, who), x)
+        logits = self._each(self.adapter.predict, take(clients, who), x) if early is None else early
         return State(clients, memory, post), Outcome(logits, weights, up, down)
 
     def _each(self, function: Callable[..., Any], clients: Client, x: Tensor) -> Any:

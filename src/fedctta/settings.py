@@ -11,7 +11,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from math import inf
 from pathlib import Path
@@ -33,7 +33,8 @@ from fedctta.streams import schedules
 class Experiment:
     """One run: what is asked, by name.
 
-    `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50. A
+    `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50.
+    Batches are predicted after adapting and after the server's answer, or with `predict=before` before both. A
     share `stragglers` of uploads comes late by 1 to `delay` rounds and counts decay^age, or nothing if `stale` says so.
     `robust` is how the server guards its mixing (with `cap`, `clip` and `trim`), while so many `liars` tell a `lie`.
     `noise`, or what `epsilon` and `delta` ask for, goes on uploaded statistics; batches below `min_batch` stay at home.
@@ -60,6 +61,7 @@ class Experiment:
     batch: int = 10
     slots: int | None = None
     interval: int = 1
+    predict: Literal["after", "before"] = "after"
     stragglers: float = 0.0
     delay: int = 3
     stale: Literal["discount", "refuse"] = "discount"
@@ -146,7 +148,7 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     """Return every combination of the values; a key holds one value or a list of them.
 
     Combinations that differ only in what cannot matter (a parameter of a method not in the run, an aggregator where
-    nothing is adapted) are one experiment.
+    nothing is adapted, `predict` where it changes nothing) are one experiment.
     """
     methods = _methods()
     choices: dict[str, list[Any]] = {}
@@ -165,6 +167,8 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
         if "." in key and key not in used:
             name = key.partition(".")[0]
             raise UserError(f"{key} has no effect: {methods[name]} {name} is in none of the runs; drop the key")
+    if "before" in choices.get("predict", ()) and "predict" not in used:
+        raise UserError("predict=before has no effect: these runs predict the same before and after adapting; drop it")
     return list(experiments.values())
 
 
@@ -210,7 +214,14 @@ def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
             used.add(key)
             if value != usual[name].get(parameter, MISSING):  # said or not, it is the same experiment
                 parameters.setdefault(name, {})[parameter] = value
-    return Experiment(**plain, parameters=parameters), used
+    experiment = Experiment(**plain, parameters=parameters)
+    if experiment.predict == "before":
+        communicates = aggregators.classes()[experiment.aggregator].communicates
+        if experiment.method(adapters, experiment.adapter).predicts_alike(communicates):
+            experiment = replace(experiment, predict="after")  # the same experiment
+        else:
+            used.add("predict")
+    return experiment, used
 
 
 @dataclass(frozen=True)

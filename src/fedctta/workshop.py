@@ -95,7 +95,9 @@ class Workshop:
         server = Server(network, lift, experiment.seed, (channels, height, width), clients, images)
         late = Late(experiment.stale, experiment.decay)
         graphs = choose_graphs(experiment.lift, device)
-        federation = Federation(adapter, aggregator, server, experiment.interval, late, graphs)
+        federation = Federation(
+            adapter, aggregator, server, experiment.interval, late, graphs, predict=experiment.predict
+        )
         federation, guards = guarded(federation, experiment, len(stream))
         settings = asdict(experiment) | {"model": model, "clients": clients, "slots": slots, "device": str(device)}
         settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(stream.data.notes)}

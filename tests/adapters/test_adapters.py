@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -71,15 +72,16 @@ def batches(device):
 
 
 def play(adapter, network, lift, device):
-    """Adapt and predict for a few rounds; return the logits of every round."""
+    """Predict, adapt and predict for a few rounds; return the logits[2, T, N, B, K] before and after."""
     clients = stack(adapter.init(network), CLIENTS)
-    logits = []
+    before, after = [], []
     with torch.no_grad():
         for x in batches(device):
+            before.append(lift(partial(adapter.predict_before, network))(clients, x))
             clients = lift(partial(adapter.adapt, network))(clients, x)
             clients = lift(partial(adapter.receive, network))(clients, x)
-            logits.append(lift(partial(adapter.predict, network))(clients, x))
-    return torch.stack(logits), clients
+            after.append(lift(partial(adapter.predict, network))(clients, x))
+    return torch.stack([torch.stack(before), torch.stack(after)]), clients
 
 
 @pytest.fixture
@@ -100,8 +102,9 @@ def test_vmapped_equals_looped_equals_alone(adapter, device):
         for i in range(CLIENTS):
             client = adapter.init(network)
             for t, x in enumerate(batches(device)[:, i]):
+                assert (adapter.predict_before(network, client, x) - vmapped[0, t, i]).abs().max() < 1e-4
                 client = adapter.receive(network, adapter.adapt(network, client, x), x)
-                assert (adapter.predict(network, client, x) - vmapped[t, i]).abs().max() < 1e-4
+                assert (adapter.predict(network, client, x) - vmapped[1, t, i]).abs().max() < 1e-4
 
 
 def test_the_same_input_gives_the_same_client(adapter, tiny_network):
@@ -110,8 +113,30 @@ def test_the_same_input_gives_the_same_client(adapter, tiny_network):
 
 
 def test_no_adapter_is_given_labels(adapter):
-    for method in (adapter.init, adapter.adapt, adapter.receive, adapter.predict):
+    for method in (adapter.init, adapter.adapt, adapter.receive, adapter.predict, adapter.predict_before):
         assert set(inspect.signature(method).parameters) <= {"network", "client", "x"}
+
+
+def test_predicting_before_is_predicting_after_just_where_the_adapter_says_so(adapter, tiny_module):
+    with torch.no_grad():
+        tiny_module[5].weight *= 8  # sure enough for those who filter
+    before, after = play(adapter, Network(tiny_module), by_loop, "cpu")[0]
+    assert bool((before - after).abs().max() < 1e-6) == adapter.predicts_alike(communicates=False)
+
+
+def test_predicting_before_changes_no_model(adapter):
+    network = Network(build("resnet8-w16", 10, seed=1))
+    server = Server(network, by_loop, 0, (3, 32, 32), CLIENTS, lambda count: torch.rand(count, 3, 32, 32))
+    federation = Federation(adapter, FedAvg(), server)
+    start, everyone, x = federation.start(), torch.ones(CLIENTS, dtype=torch.bool), batches("cpu")[0]
+    with torch.no_grad():
+        early, outcome = replace(federation, predict="before").play(start, 0, x, everyone, None)
+        late, _ = federation.play(start, 0, x, everyone, None)
+        expected = by_loop(partial(adapter.predict_before, network))(start.clients, x)
+    assert torch.equal(outcome.logits, expected)
+    for part in ("own", "private"):
+        one, other = getattr(early.clients, part), getattr(late.clients, part)
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_client_keeps_its_shapes_and_dtypes(adapter, tiny_network):
@@ -175,5 +200,5 @@ def test_any_module_with_batchnorm_works_unedited(adapter):
     network = Network(Mine())
     vmapped, _ = play(adapter, network, by_vmap, "cpu")
     looped, _ = play(adapter, network, by_loop, "cpu")
-    assert vmapped.shape == (ROUNDS, CLIENTS, 4, 4)
+    assert vmapped.shape == (2, ROUNDS, CLIENTS, 4, 4)
     assert (vmapped - looped).abs().max() < 1e-4

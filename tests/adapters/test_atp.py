@@ -143,3 +143,13 @@ def test_refuses_other_values(tiny_network, tmp_path):
     (tmp_path / "bad.safetensors").write_bytes(b"no")
     with pytest.raises(UserError, match="damaged"):
         ATP(rates=str(tmp_path / "bad.safetensors")).check(tiny_network, 10)
+
+
+def test_before_the_update_theta_g_or_the_mean_so_far_predicts(tiny_network):
+    x = images(4, 3, 8, 8)
+    for mode in ("batch", "online"):
+        adapter = ATP(rates="0.1", mode=mode)
+        client = adapter.adapt(tiny_network, adapter.init(tiny_network), images(6, 3, 8, 8))
+        expected = tiny_network({} if mode == "batch" else client.own, x).logits
+        torch.testing.assert_close(adapter.predict_before(tiny_network, client, x), expected)
+        assert (tiny_network(client.own, x).logits - tiny_network({}, x).logits).abs().max() > 1e-3

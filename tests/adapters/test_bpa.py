@@ -12,7 +12,7 @@ from fedctta.adapters.bpa import BPA, pulled, tightness
 from fedctta.adapters.tent import Tent
 from fedctta.clients import Client
 from fedctta.errors import UserError
-from fedctta.network import Network
+from fedctta.network import Network, refreshed
 
 CERTAIN, EVEN, HALF = [0.0, -99.0, -99.0, -99.0], [0.0] * 4, [0.0, 0.0, -99.0, -99.0]
 LOSSES = {
@@ -188,3 +188,12 @@ def test_impossible_parameters_and_models_are_refused(tiny_network, flat):
     with pytest.raises(UserError, match="'bpa' trains scales of normalisation layers"):
         BPA().check(flat, 8)
     BPA(trains="all").check(flat, 1)
+
+
+@pytest.mark.parametrize("start", ["received", "own"])
+def test_before_the_update_the_model_predicts_from_which_it_starts(tiny_network, start):
+    adapter = BPA(start=start)
+    prior, own = moved(adapter.init(tiny_network).own), moved(adapter.init(tiny_network).own, seed=6)
+    client = holding(adapter, tiny_network, prior, own)
+    expected = tiny_network(prior if start == "received" else own, batch(), refreshed()).logits
+    torch.testing.assert_close(adapter.predict_before(tiny_network, client, batch()), expected)

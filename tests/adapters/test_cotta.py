@@ -61,8 +61,9 @@ def test_views_are_averaged_where_the_source_is_unsure(tiny_network, x):
     teacher = shifted(tiny_network, 0.1)
     sure = tiny_network({}, x, refreshed()).logits.softmax(-1).amax(-1).mean().item()
     plain = tiny_network(teacher, x, refreshed()).logits
-    each = [tiny_network(teacher, augment(x, key), refreshed()).logits for key in view_keys(KEY, 5)]
-    below, above = (CoTTA(confidence=sure + by, views=5)._target(tiny_network, teacher, x, KEY) for by in (-0.01, 0.01))
+    each = [tiny_network(teacher, augment(x, key), refreshed()).logits for key in view_keys(fork(KEY, 1), 5)]
+    adapters = [CoTTA(confidence=sure + by, views=5) for by in (-0.01, 0.01)]
+    below, above = (each.predict_before(tiny_network, client_of(each, tiny_network, teacher), x) for each in adapters)
     torch.testing.assert_close(below, plain)
     torch.testing.assert_close(above, torch.stack(each).mean(0))
     assert not torch.allclose(plain, above, atol=1e-3)

@@ -114,3 +114,12 @@ def test_the_fisher_information_is_a_mean_over_batches(images, tiny_network):
     whole = EATA().study(tiny_network, x)["fisher.1.bias"]
     parts = [EATA().study(tiny_network, part)["fisher.1.bias"] for part in x.split(200)]
     torch.testing.assert_close(whole, torch.stack(parts).mean(0))
+
+
+def test_rdumb_starts_over_before_it_predicts(tiny_network):
+    adapter, x = RDumb(lr=0.1, threshold=2.0, margin=2.0, every=2), batches()
+    fresh = adapter.init(tiny_network)
+    one, two = play(adapter, tiny_network, x[:1]), play(adapter, tiny_network, x[:2])
+    expected = adapter.predict(tiny_network, fresh, x[2])
+    torch.testing.assert_close(adapter.predict_before(tiny_network, two, x[2]), expected)
+    assert (adapter.predict_before(tiny_network, one, x[2]) - expected).abs().max() > 1e-3

@@ -227,3 +227,13 @@ def test_refuses_heads_of_another_model(tiny_network, heads, missing):
     save_file({name: tensor for name, tensor in tensors.items() if name != missing}, path)
     with pytest.raises(UserError, match="holds no heads for this model"):
         FedTHE(heads=path).check(tiny_network, 1)
+
+
+def test_before_the_update_the_personal_head_is_not_tuned_yet(tiny_network):
+    adapter, x = FedTHE(plus=0, tune=5, tune_lr=0.3), images(5, 3, 8, 8)
+    client = adapter.adapt(tiny_network, adapter.init(tiny_network), images(4, 3, 8, 8))
+    after = adapter.adapt(tiny_network, client, x)
+    kept = {n: t for n, t in client.private.items() if n in ("personal.weight", "personal.bias")}
+    expected = adapter.predict(tiny_network, Client({}, {**after.private, **kept}), x)
+    torch.testing.assert_close(adapter.predict_before(tiny_network, client, x), expected)
+    assert (adapter.predict(tiny_network, after, x) - expected).abs().max() > 1e-3

@@ -145,3 +145,10 @@ def test_confident_batches_give_finite_gradients(tiny_network):
     p = tiny_network(own, images(4, 3, 8, 8), refreshed()).logits
     slope = torch.func.grad(lambda z: soft_likelihood_ratio(z).sum())(p)
     assert slope.isfinite().all()
+
+
+def test_before_the_update_the_prior_corrects_the_logits_it_is_about_to_learn_from(tiny_network):
+    adapter, x = ROID(lr=0.1), images(6, 3, 8, 8)
+    client = adapter.adapt(tiny_network, adapter.init(tiny_network), x)
+    expected = corrected(tiny_network(client.own, x, refreshed()).logits)
+    torch.testing.assert_close(adapter.predict_before(tiny_network, client, x), expected)

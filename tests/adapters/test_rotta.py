@@ -160,3 +160,10 @@ def test_what_cannot_work_is_refused(tiny_network):
         RoTTA().adapt(tiny_network, RoTTA().init(tiny_network), *batches(2))
     with pytest.raises(UserError, match="needs BatchNorm"):
         RoTTA().check(Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), 8)
+
+
+def test_before_the_update_the_teacher_predicts_with_its_stored_statistics(tiny_network):
+    adapter = RoTTA(places=4, side=8, nu=0.5)
+    first, x = batches(6, 6)
+    client = adapter.adapt(tiny_network, adapter.init(tiny_network), first)
+    torch.testing.assert_close(adapter.predict_before(tiny_network, client, x), tiny_network(client.own, x).logits)

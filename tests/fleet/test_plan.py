@@ -29,6 +29,7 @@ def test_round_trip(tmp_path):
         ({"deadline": -1}, {}, "deadline"),
         ({"devices": 5, "max_devices": 4}, {}, "max_devices"),
         ({}, {"aggregator": "fedctt"}, "did you mean fedctta"),
+        ({}, {"predict": "before"}, "a device predicts after adapting"),
     ],
 )
 def test_wrong_words(fleet, run, reason):

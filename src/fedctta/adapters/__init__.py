@@ -51,6 +51,18 @@ class Adapter:
         """Return logits[B, K]: the model with the client's own tensors, statistics as stored."""
         return network(client.own, x).logits
 
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return logits[B, K] of x by the model that the update on x starts from (`predict=before`). Pure; no labels.
+
+        Called in place of `predict`, with the client as it is before `adapt`. A method overrides it where its update
+        starts from another model than the client holds, or where its `predict` reads what `adapt` has left.
+        """
+        return self.predict(network, client, x)
+
+    def predicts_alike(self, communicates: bool) -> bool:
+        """Whether predictions before and after the update are the same; `communicates`: a server comes in between."""
+        return False
+
     def reads(self, network: Network) -> tuple[Path, ...]:
         """Return the files, beside the model's weights, on which results depend: a run is not reused when they change.
 

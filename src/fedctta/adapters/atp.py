@@ -62,13 +62,21 @@ class ATP(Adapter):
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take the step from where every batch starts, and average if asked to."""
-        start = under("received", client.private) if self.start == "received" else adaptable(network)
+        start = self._first(network, client)
         new = step(start, direction(network, start, x), client.private["rates"])
         if self.mode == "batch":
             return client._replace(own=new)
         batches = client.private["batches"] + 1
         own = {name: torch.lerp(old, new[name], 1 / batches) for name, old in client.own.items()}
         return Client(own, {**client.private, "batches": batches})
+
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return the logits[B, K] of theta_G, or of the mean of all results so far."""
+        return network(self._first(network, client) if self.mode == "batch" else client.own, x).logits
+
+    def _first(self, network: Network, client: Client) -> Tensors:
+        """Return theta_G, where every batch starts."""
+        return under("received", client.private) if self.start == "received" else adaptable(network)
 
     @property
     def receives(self) -> bool:

@@ -41,6 +41,14 @@ class BatchStatistics(Adapter):
         """Refresh the statistics, layer by layer."""
         return client._replace(own=network(client.own, x, refreshed(self.momentum)).statistics)
 
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return the logits[B, K] of the pass that refreshes: held statistics and the batch's, no server in between."""
+        return network(client.own, x, refreshed(self.momentum)).logits
+
+    def predicts_alike(self, communicates: bool) -> bool:
+        """Alone, the statistics of that pass are those of the prediction."""
+        return not communicates
+
     def check(self, network: Network, batch: int) -> None:
         """Batch statistics need BatchNorm layers and, without momentum, more than one image."""
         network.require_norms(self.name)

@@ -84,7 +84,7 @@ class BPA(Adapter):
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take the steps from the prior, or from the client's own model."""
         private, prior = client.private, under("prior", client.private)
-        weights = prior if self.start == "received" else under("adapted", private)
+        weights = self._first(client)
 
         def loss(weights: Tensors) -> tuple[Tensor, Tensor]:
             logits = network(weights, x, refreshed()).logits
@@ -106,6 +106,10 @@ class BPA(Adapter):
             private = {**private, **named("adapted", weights)}
         return Client(weights, private)
 
+    def _first(self, client: Client) -> Tensors:
+        """Return the weights that the steps start from."""
+        return under("prior" if self.start == "received" else "adapted", client.private)
+
     @property
     def receives(self) -> bool:
         """What the server sends is the next prior."""
@@ -119,6 +123,10 @@ class BPA(Adapter):
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K], BatchNorm with the statistics of x."""
         return network(client.own, x, refreshed()).logits
+
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return the logits[B, K] of the model that the steps start from."""
+        return network(self._first(client), x, refreshed()).logits
 
     def check(self, network: Network, batch: int) -> None:
         """There must be something to train, and BatchNorm needs more than one image."""

@@ -8,9 +8,10 @@
 The teacher predicts, so it is what the client owns: it travels, and after a download the teacher is the aggregate. The
 student and Adam's moments stay at home. BatchNorm layers of all three models normalise with the batch's statistics.
 
-The published code returns y itself, averaged views included, from before the step; here the client predicts after the
-download, with the teacher as it then is and one plain pass. Whether views are averaged may differ from client to client
-and clients that run together cannot branch, so the views are always computed, unless `confidence` is 0.
+The published code returns y itself, averaged views included, from before the step: `predict=before` does so. After the
+download (`predict=after`) the client predicts with the teacher as it then is and one plain pass. Whether views are
+averaged may differ from client to client and clients that run together cannot branch, so the views are always computed,
+unless `confidence` is 0.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class CoTTA(Adapter):
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Teach the student, let the teacher follow, restore."""
         key, student = client.private["key"], under("student", client.private)
-        target = self._target(network, client.own, x, fork(key, 1))
+        target = self._target(network, client, x)
 
         def loss(weights: Tensors) -> Tensor:
             return cross_entropy(network(weights, x, refreshed()).logits, target).mean()
@@ -78,14 +79,19 @@ class CoTTA(Adapter):
         """Return the teacher's logits[B, K], BatchNorm with the statistics of x."""
         return network(client.own, x, refreshed()).logits
 
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return y, the very logits[B, K] the student is about to learn from."""
+        return self._target(network, client, x)
+
     def check(self, network: Network, batch: int) -> None:
         """BatchNorm needs more than one image, and views move pixels."""
         if self.confidence:
             network.require_per_image(self.name, "cotta.confidence=0 (no views)")
         require_batch(self.name, network, batch)
 
-    def _target(self, network: Network, teacher: Tensors, x: Tensor, key: Tensor) -> Tensor:
+    def _target(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return the logits[B, K] to learn from."""
+        teacher, key = client.own, fork(client.private["key"], 1)
 
         def of_view(one: Tensor) -> Tensor:
             return network(teacher, augment(x, one), refreshed()).logits

@@ -131,9 +131,16 @@ class RDumb(EATA):
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Start over if it is time, then adapt."""
+        after = super().adapt(network, self._due(network, client), x)
+        return after._replace(private={**after.private, "batches": client.private["batches"] + 1})
+
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Start over if it is time, then predict."""
+        return self.predict(network, self._due(network, client), x)
+
+    def _due(self, network: Network, client: Client) -> Client:
+        """Return the client, or a fresh one if it is time."""
         fresh, batches = self.init(network), client.private["batches"]
         again = (batches > 0) & (batches % self.every == 0)
         private = {**client.private, **choose(again, fresh.private, client.private)}
-        client = Client(choose(again, fresh.own, client.own), private)
-        client = super().adapt(network, client, x)
-        return client._replace(private={**client.private, "batches": batches + 1})
+        return Client(choose(again, fresh.own, client.own), private)

@@ -22,7 +22,7 @@ AugMix; here they are those of `cotta`. BatchNorm layers use the stored statisti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -133,6 +133,15 @@ class FedTHE(Adapter):
         far = [torch.linalg.vector_norm(smooth - head["feature"], dim=-1) for head in (shared, personal)]
         e = mixing_weights(g, q, far[0], far[1], self.steps, self.lr)
         return mixed(e[:, None], g, q) if self.plus == 0 else self._plus(network, own, x, e)
+
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """As after, with the personal head as it is before it is tuned on x."""
+        untuned = replace(self, tune=0)
+        return self.predict(network, untuned.adapt(network, client, x), x)
+
+    def predicts_alike(self, communicates: bool) -> bool:
+        """Heads from a file stay as they are."""
+        return self._trained or self.tune == 0
 
     def _plus(self, network: Network, own: Tensors, x: Tensor, e: Tensor) -> Tensor:
         """Return the logits[B, K] of B models, each some steps away, on views of its image."""

@@ -44,6 +44,10 @@ class LAME(Adapter):
         """Change nothing."""
         return client
 
+    def predicts_alike(self, communicates: bool) -> bool:
+        """The model is left alone."""
+        return True
+
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return log Y, whose softmax is Y."""
         output = network(client.own, x)

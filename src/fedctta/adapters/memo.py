@@ -76,6 +76,14 @@ class MEMO(Adapter):
         logits: Tensor = torch.func.vmap(of_one, chunk_size=IMAGES_AT_ONCE)(x, keys)
         return logits
 
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """As after: the step belongs to the prediction, and so do the views it is taken on."""
+        return self.predict(network, self.adapt(network, client, x), x)
+
+    def predicts_alike(self, communicates: bool) -> bool:
+        """Every image starts from the source."""
+        return True
+
     def check(self, network: Network, batch: int) -> None:
         """Views are of whole images."""
         network.require_per_image(self.name)

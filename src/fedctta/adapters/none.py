@@ -25,3 +25,7 @@ class NoAdaptation(Adapter):
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Change nothing."""
         return client
+
+    def predicts_alike(self, communicates: bool) -> bool:
+        """There is no update."""
+        return True

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedctta.adapters import Adapter
 from fedctta.clients import Client
 from fedctta.errors import UserError
-from fedctta.network import Network, refreshed, training
+from fedctta.network import Network, Output, refreshed, training
 
 
 class StatisticsAdapter(Adapter):
@@ -51,8 +51,19 @@ class NormAlpha(StatisticsAdapter):
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Start from the source, whatever the client has."""
+        return client._replace(own=self._mix(network, x).statistics)
+
+    def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
+        """Return the logits[B, K] of the pass that mixes the source's and the batch's statistics."""
+        return self._mix(network, x).logits
+
+    def predicts_alike(self, communicates: bool) -> bool:
+        """Alone, the statistics of that pass are those of the prediction."""
+        return not communicates
+
+    def _mix(self, network: Network, x: Tensor) -> Output:
         alpha = len(x) / (len(x) + self.prior) if self.prior else self.alpha
-        return client._replace(own=network({}, x, refreshed(alpha)).statistics)
+        return network({}, x, refreshed(alpha))
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ class Plan:
             raise UserError(f"quorum={self.quorum} must lie above 0 and up to 1")
         if self.devices > self.max_devices:
             raise UserError(f"devices={self.devices} are more than max_devices={self.max_devices}: raise the latter")
+        if self.experiment.predict == "before":
+            raise UserError("predict=before is for simulations, a device predicts after adapting: drop the key")
 
 
 def load_plan(path: Path) -> Plan:

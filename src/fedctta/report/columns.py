@@ -25,7 +25,7 @@ _NAMES = {
 _ORDER = {NO_ADAPT: 0, "Local": 1, "FedAvg": 2, ORACLE: 4}  # any other method stands between, as it came
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
 _SURROUNDINGS = (
-    *("severity", "model", "clients", "batch", "slots", "samples", "order"),
+    *("severity", "model", "clients", "batch", "slots", "samples", "order", "predict"),
     *("stragglers", "delay", "stale", "decay", "precision"),
     *("robust", "cap", "clip", "trim", "liars", "lie", "noise", "epsilon", "delta", "min_batch"),
 )
