@@ -159,8 +159,9 @@ class Network:
 
     `state` holds the source tensors by their `state_dict` names. `network(own, x, rule)` runs the model on x[B, ...]
     with `own` laid over `state`; `rule` says what BatchNorm layers normalise with. `norms` names the BatchNorm layers,
-    `affine` the scales and shifts of normalisation layers of any kind, and `classifier` the last `nn.Linear`. With
-    `dense`, the model gives logits [B, K, H, W], and its classifier may be a last convolution of single pixels as well.
+    `affine` the scales and shifts of normalisation layers of any kind, and `classifier` the last `nn.Linear`.
+    `last_stage` is how names of the last stage begin, where the model has an attribute that says so. With `dense`, the
+    model gives logits [B, K, H, W], and its classifier may be a last convolution of single pixels as well.
     With `short`, convolutions and matrix products compute with bfloat16 (on a GPU) and activations are kept so;
     parameters, statistics, logits and features are float32.
     """
@@ -182,6 +183,12 @@ class Network:
             if isinstance(layer, (_ExplicitNorm, *_OTHER_NORMS))
             for kind in ("weight", "bias")
             if getattr(layer, kind, None) is not None
+        )
+        self.last_stage = tuple(
+            f"{name}.{start}".removeprefix(".")
+            for name, layer in self._module.named_modules()
+            if isinstance(starts := getattr(layer, "last_stage", None), tuple)
+            for start in starts
         )
         self.classifier, last = _classifier(self._module, dense)
         self.has_features = last is not None

@@ -74,6 +74,7 @@ class Federation:
     liars: Liars | None = None
     noise: Noise | None = None
     predict: Literal["after", "before"] = "after"  # the round's adaptation and download
+    batch: int = 10  # images a client sees at once, for what is learnt from source images
     ahead: bool = True  # on a GPU, let the server work out beforehand what does not depend on adaptation
 
     @property
@@ -86,7 +87,7 @@ class Federation:
         memory = self.aggregator.init(self.server) if self.aggregator.communicates else {}
         client = self.adapter.init(self.network)
         if self.adapter.source_images:
-            learnt = self.adapter.study(self.network, self.server.images(self.adapter.source_images))
+            learnt = self.adapter.study(self.network, self.server.images(self.adapter.source_images), self.batch)
             client = client._replace(private={**client.private, **learnt})
         clients = stack(client, self.server.clients)
         if "key" in clients.private:  # a method with chance in it: no two clients shall draw the same

@@ -96,7 +96,14 @@ class Workshop:
         late = Late(experiment.stale, experiment.decay)
         graphs = choose_graphs(experiment.lift, device)
         federation = Federation(
-            adapter, aggregator, server, experiment.interval, late, graphs, predict=experiment.predict
+            adapter,
+            aggregator,
+            server,
+            experiment.interval,
+            late,
+            graphs,
+            predict=experiment.predict,
+            batch=experiment.batch,
         )
         federation, guards = guarded(federation, experiment, len(stream))
         settings = asdict(experiment) | {"model": model, "clients": clients, "slots": slots, "device": str(device)}

@@ -87,6 +87,6 @@ def test_an_adapter_of_whole_images_is_refused_with_those_that_work(name):
 
 def test_what_study_wants_works_on_pixels():
     network = networks()["pixels"]
-    learnt = adapters.create("eata").study(network, torch.rand(4, 3, SIDE, SIDE))
+    learnt = adapters.create("eata").study(network, torch.rand(4, 3, SIDE, SIDE), 2)
     assert all(tensor.isfinite().all() for tensor in learnt.values())
     assert any(tensor.any() for tensor in learnt.values())

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from fedctta.adapters.eata import EATA, ETA, RDumb
 from fedctta.network import Network
+from fedctta.settings import single
+from fedctta.workshop import Workshop, public_images
 
 LIMIT, MARGIN = 0.6, 0.97  # chosen so that some images pass and some do not
 
@@ -77,7 +79,7 @@ def test_eta_equals_the_plain_version(tiny_module):
 def test_the_anchor_is_the_fisher_information(tiny_module):
     network, adapter = Network(tiny_module), EATA(lr=1e-2, threshold=LIMIT, margin=MARGIN, fisher=50.0)
     assert adapter.source_images == 2000
-    learnt = adapter.study(network, batches(1, 12)[0])
+    learnt = adapter.study(network, batches(1, 12)[0], 12)
     model = copy.deepcopy(tiny_module).train()
     logits = model(batches(1, 12)[0])
     F.cross_entropy(logits, logits.argmax(1)).backward()
@@ -108,12 +110,23 @@ def test_rdumb_starts_over(tiny_network):
     assert ETA().source_images == RDumb().source_images == 0
 
 
-@pytest.mark.parametrize("images", [250, 400])
-def test_the_fisher_information_is_a_mean_over_batches(images, tiny_network):
+@pytest.mark.parametrize(("images", "batch"), [(25, 10), (40, 10), (40, 8)])
+def test_the_fisher_information_is_a_mean_over_batches_of_the_clients_size(images, batch, tiny_network):
     x = torch.rand(images, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    whole = EATA().study(tiny_network, x)["fisher.1.bias"]
-    parts = [EATA().study(tiny_network, part)["fisher.1.bias"] for part in x.split(200)]
+    whole = EATA().study(tiny_network, x, batch)["fisher.1.bias"]
+    parts = [EATA().study(tiny_network, part, len(part))["fisher.1.bias"] for part in x.split(batch)]
     torch.testing.assert_close(whole, torch.stack(parts).mean(0))
+
+
+@pytest.mark.parametrize("batch", [4, 8])
+def test_a_run_studies_batches_of_its_own_size(batch):
+    words = {"dataset": "shapes-c", "adapter": "eata", "eata.images": 16, "batch": batch, "stream": "iid", "slots": 1}
+    experiment = single(words)
+    federation = Workshop({}).assemble(experiment, torch.device("cpu"))[0]
+    expected = federation.adapter.study(federation.network, public_images(experiment, 16, torch.device("cpu")), batch)
+    found = federation.start().clients.private
+    assert all(torch.equal(found[name][0], fisher) for name, fisher in expected.items())
+    assert expected
 
 
 def test_rdumb_starts_over_before_it_predicts(tiny_network):

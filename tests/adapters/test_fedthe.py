@@ -181,7 +181,7 @@ def test_without_trained_heads_the_personal_one_is_tuned_by_entropy(tiny_module,
 
 def test_the_source_is_studied_for_its_mean_feature(tiny_module, tiny_network, heads):
     x = images(450, 3, 8, 8)
-    learnt = FedTHE(images=450).study(tiny_network, x)
+    learnt = FedTHE(images=450).study(tiny_network, x, 4)
     torch.testing.assert_close(learnt["global.feature"], tiny_module[:5](x).detach().mean(0))
     assert learnt.keys() <= FedTHE().init(tiny_network).private.keys()
     assert FedTHE(images=450).source_images == 450

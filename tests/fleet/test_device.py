@@ -189,7 +189,9 @@ def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregat
         for k in range(CLIENTS):
             (tmp_path / f"{k}").mkdir()
             own_network = Equipment(copied(network), federation.adapter, (), lambda: copied(network))
-            client = first_client(own_network.network, federation.adapter, federation.server.images, 3, k)
+            client = first_client(
+                own_network.network, federation.adapter, federation.server.images, federation.batch, 3, k
+            )
             device = make_device(tmp_path / f"{k}", own_network, client, lockstep=True)
             desk = Desk(f"device-{k}", own_network.network, federation.adapter, device.handover, lockstep=True,
                         spare=own_network.spare)  # fmt: skip

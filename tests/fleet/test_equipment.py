@@ -67,7 +67,7 @@ def test_what_does_not_exist_is_told(model, weights, adapter, said):
 
 def test_a_client_begins_as_its_number_in_a_simulation_does(tiny_network):
     adapter = adapters.create("roid")
-    client = first_client(tiny_network, adapter, images_from(None, "roid", "cpu"), 5, 2)
+    client = first_client(tiny_network, adapter, images_from(None, "roid", "cpu"), 4, 5, 2)
     assert int(client.private["key"]) == int(keys(5, 4)[2])
     assert seed_of("device-0") != seed_of("device-1")
 

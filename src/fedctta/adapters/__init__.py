@@ -30,8 +30,11 @@ class Adapter:
         """How many clean, unlabelled images of the source `study` wants; 0 for none."""
         return 0
 
-    def study(self, network: Network, images: Tensor) -> Tensors:
-        """Return what is learnt from source images before deployment; every client keeps it privately."""
+    def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
+        """Return what is learnt from source images before deployment; every client keeps it privately.
+
+        `batch` is how many images a client will see at once.
+        """
         return {}
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:

@@ -4,9 +4,14 @@
     not redundant |cos(pbar, p_b)| < margin;  pbar <- 0.9 pbar + 0.1 mean of the p_b that passed
     loss          mean over those that passed of exp(E0 - H_b) H_b  +  fisher sum_w F_w (w - w_source)^2
 
-F is the diagonal Fisher information of the source model on clean images, squared gradients of the cross-entropy with
-its own arg-max. A batch in which nothing passes changes nothing, Adam's moments included. `eta` is EATA without the
-second term, and `rdumb` is ETA that starts over after every 1,000 batches.
+F is the diagonal Fisher information of the source model on `images` clean images, unlabelled: the mean over batches of
+the squared gradient of the cross-entropy with its own arg-max. Batches are as large as those the client will see, since
+BatchNorm normalises by them and a squared mean gradient shrinks with their size. In a simulation the images are the
+first of the clean test set, which the stream shows corrupted (the published code takes clean test images too); a device
+takes those of --source-images.
+
+A batch in which nothing passes changes nothing, Adam's moments included. `eta` is EATA without the second term, and
+`rdumb` is ETA that starts over after every 1,000 batches.
 """
 
 from __future__ import annotations
@@ -26,8 +31,6 @@ from fedctta.adapters.tent import AffineAdapter
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Tensors, refreshed
-
-FISHER_BATCH = 200
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class EATA(AffineAdapter):
         """As many as asked for, unless nothing is anchored."""
         return self.images if self.fisher else 0
 
-    def study(self, network: Network, images: Tensor) -> Tensors:
+    def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
         """Return the Fisher information of the source model's scales and shifts."""
         own = only(network.affine, network.state)
 
@@ -67,7 +70,7 @@ class EATA(AffineAdapter):
             return F.cross_entropy(logits, logits.detach().argmax(-1))
 
         total = {name: torch.zeros_like(tensor) for name, tensor in own.items()}
-        batches = torch.split(images, FISHER_BATCH)
+        batches = torch.split(images, batch)
         for x in batches:
             gradient = torch.func.grad(loss)(own, x)
             total = {name: t + gradient[name].square() / len(batches) for name, t in total.items()}

@@ -94,7 +94,7 @@ class FedTHE(Adapter):
         """As many as asked for, unless a file holds their mean feature."""
         return 0 if self._trained else self.images
 
-    def study(self, network: Network, images: Tensor) -> Tensors:
+    def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
         """Return the mean feature of source images."""
         return {
             "global.feature": torch.cat([network({}, x).features for x in torch.split(images, SOURCE_BATCH)]).mean(0)

@@ -5,12 +5,21 @@
     w <- momentum step along g'
     e <- 0.9 e + 0.1 (mean entropy at the second place);  e < 0.2: back to the source
 
-Scales and shifts of normalisation layers are trained, those of `skip` (the last stage, say "layer4.") excepted.
+Scales and shifts of normalisation layers are trained, except those of the last stage (`skip=auto`): what a model names
+as its `last_stage`, as all models of this package do; or by name, as in the published code, `layer4` of a ResNet, or a
+vision transformer's last quarter of `blocks` (9 to 11 of 12) and its final `norm`. A model that has none of these is
+trained whole, and so is any with `skip=none`; other values of `skip` leave out all names in which they occur.
+
+A batch in which no image passes changes nothing, the velocity of the momentum step included. The published code steps
+on along the decayed velocity then, since the mean over no image has the gradient zero. Recovery sets the velocity and e
+back too. The published code keeps the velocity: it reloads the state of SAM, and the velocity is in that of the SGD
+below it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,7 +44,7 @@ class SAR(AffineAdapter):
     threshold: float = 0.4  # of ln K
     rho: float = 0.05
     recover: float = 0.2
-    skip: str = "layer4."
+    skip: str = "auto"  # none, or a part of names
 
     def __post_init__(self) -> None:
         for name in ("lr", "threshold", "rho", "recover"):
@@ -44,8 +53,8 @@ class SAR(AffineAdapter):
 
     def init(self, network: Network) -> Client:
         """Own scales and shifts; velocity and the running entropy stay private."""
-        names = [name for name in network.affine if not (self.skip and name.startswith(self.skip))]
-        own = only(names, network.state)
+        left_out = self._left_out(network)
+        own = only([name for name in network.affine if name not in left_out], network.state)
         running = {"entropy": torch.zeros((), device=network.device), "met": torch.zeros((), device=network.device)}
         return Client(own, {**momentum_memory(own), **running})
 
@@ -77,7 +86,32 @@ class SAR(AffineAdapter):
         return Client(choose(collapsed, fresh.own, own), choose(collapsed, fresh.private, private))
 
     def check(self, network: Network, batch: int) -> None:
-        """As Tent, and something must be left to train."""
+        """As Tent; `skip` must leave out something, if it is given, and leave something to train."""
         super().check(network, batch)
-        if not self.init(network).own:
-            raise UserError(f"sar.skip={self.skip} leaves out every normalisation layer: give another prefix, or none")
+        left_out = self._left_out(network)
+        if len(left_out) == len(network.affine):
+            raise UserError(f"sar.skip={self.skip} leaves out every normalisation layer: give another name, or none")
+        if not left_out and self.skip not in ("auto", "none"):
+            raise UserError(f"sar.skip={self.skip} is in no name of a normalisation layer: give another name, or none")
+
+    def _left_out(self, network: Network) -> set[str]:
+        if self.skip == "auto":
+            return last_stage(network)
+        return {name for name in network.affine if self.skip in name} if self.skip != "none" else set()
+
+
+def last_stage(network: Network) -> set[str]:
+    """Return the names of the last stage's scales and shifts, as far as names tell."""
+    if network.last_stage:
+        return {name for name in network.affine if name.startswith(network.last_stage)}
+    found = {name for name in network.affine if "layer4" in name}
+    blocks = {name: match for name in network.affine if (match := _BLOCK.match(name))}
+    count = 1 + max((int(match["number"]) for match in blocks.values()), default=0)
+    if count > 1:
+        found |= {name for name, match in blocks.items() if int(match["number"]) >= count - max(1, count // 4)}
+        final = tuple(f"{match['prefix']}norm." for match in blocks.values())
+        found |= {name for name in network.affine if name.startswith(final)}
+    return found
+
+
+_BLOCK = re.compile(r"(?P<prefix>(\w+\.)?)blocks\.(?P<number>\d+)\.")

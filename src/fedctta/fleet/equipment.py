@@ -140,12 +140,12 @@ def _class_names(given: str, trained_on: str) -> tuple[str, ...]:
 
 
 def first_client(
-    network: Network, adapter: Adapter, source_images: Callable[[int], Tensor], seed: int, number: int = 0
+    network: Network, adapter: Adapter, source_images: Callable[[int], Tensor], batch: int, seed: int, number: int = 0
 ) -> Client:
     """Return the client before its first batch, just as client `number` of a simulation with this seed begins."""
     client = adapter.init(network)
     if adapter.source_images:
-        learnt = adapter.study(network, source_images(adapter.source_images))
+        learnt = adapter.study(network, source_images(adapter.source_images), batch)
         client = client._replace(private={**client.private, **learnt})
     if "key" in client.private:
         key = keys(seed, number + 1, network.device)[number]

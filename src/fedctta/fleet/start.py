@@ -86,7 +86,7 @@ def run_device(settings: Settings) -> Place:
     network, adapter = equipment.network, equipment.adapter
     with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
         keep = Keep(settings.state, identity(network, adapter), settings.save_every)
-        client, place = keep.load(first_client(network, adapter, images, seed, number))
+        client, place = keep.load(first_client(network, adapter, images, settings.batch, seed, number))
         out = settings.out or settings.state / "predictions.jsonl"
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()

@@ -2,6 +2,7 @@
 
 Every network is a plain torch module from float images [B, 3, H, W] in [0, 1] (see `inputs.to_input`) to
 logits [B, classes]; its last `nn.Linear` is the classifier, so the input of that layer is the feature vector.
+`last_stage` holds how the names of its last stage's tensors begin, for methods that leave that stage alone.
 A dense network gives logits [B, classes, H, W], and its classifier reads a feature vector for every pixel,
 [B, H, W, features].
 """

@@ -60,6 +60,7 @@ class ResNet(nn.Module):
                 blocks.append(BasicBlock(inputs, width, stride=2 if k > 0 and i == 0 else 1))
                 inputs = width
         self.blocks = nn.Sequential(*blocks)
+        self.last_stage = tuple(f"blocks.{k}." for k in range(len(blocks))[-depth:])
         self.head = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:

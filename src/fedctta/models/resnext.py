@@ -55,6 +55,7 @@ class ResNeXt29(nn.Module):
                 blocks.append(Bottleneck(inputs, planes, stride if i == 0 else 1))
                 inputs = 4 * planes
         self.blocks = nn.Sequential(*blocks)
+        self.last_stage = tuple(f"blocks.{k}." for k in range(len(blocks))[-3:])
         self.head = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -121,6 +121,7 @@ class SegFormer(nn.Module):
         self.stages = nn.ModuleList(Stage(inputs, *plan, depth) for inputs, plan in plans)
         self.gather = nn.ModuleList(nn.Linear(width, decoder) for width in widths)
         self.norm = nn.LayerNorm(decoder)
+        self.last_stage = (f"stages.{len(widths) - 1}.", "norm.")
         self.mix = nn.Linear(decoder, decoder)
         self.head = nn.Linear(decoder, classes)
 

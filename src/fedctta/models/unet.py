@@ -33,6 +33,7 @@ class UNet(nn.Module):
         self.bottom = block(2 * width, 4 * width)
         self.up_middle = block(6 * width, 2 * width)
         self.up_top = block(3 * width, width)
+        self.last_stage = ("up_top.",)
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:

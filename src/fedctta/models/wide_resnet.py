@@ -49,6 +49,7 @@ class WideResNet(nn.Module):
                 inputs = width
         self.blocks = nn.Sequential(*blocks)
         self.bn = nn.BatchNorm2d(inputs)
+        self.last_stage = (*(f"blocks.{k}." for k in range(len(blocks))[-(len(blocks) // 3) :]), "bn.")
         self.head = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
