@@ -276,3 +276,24 @@ def test_sweeps_tell_the_other_heterogeneity_as_it_was_run(name: str) -> None:
     assert " = 0.02 in" not in loaded.note
     for part in loaded.panels:
         assert part.text == ("TH = {th} in this sweep." if part.name.endswith("SH") else "SH = {sh} in this sweep.")
+
+
+@pytest.mark.parametrize("name", [name for name in published() if name.startswith("pfedbbn-")])
+def test_pfedbbn_augments_the_teacher_as_its_text_says(name: str) -> None:
+    cells = [cell for part in paper(name).panels for cell in paper(name).cells(part, quick=False, more={}).values()]
+    balanced = [cell.method(adapters, cell.adapter) for cell in cells if cell.adapter == "bbn"]
+    assert balanced
+    assert all(adapter.augment_teacher for adapter in balanced)
+
+
+def test_the_continual_benchmark_is_predicted_before_and_after() -> None:
+    loaded = paper("continual")
+    for part in loaded.panels:
+        cells = loaded.cells(part, quick=False, more={})
+        assert list(part.columns) == ["before", "after"]
+        for row in part.rows:
+            alike = cells[row, "before"] == cells[row, "after"]
+            assert alike == (row in ("Source", "BN-1", "LAME")), "without an update both are one run"
+            assert cells[row, "after"].predict == "after"
+        assert all(isnan(numbers[1][0]) for numbers in part.published.values()), "the benchmark predicts before"
+        assert cells["SAR", "before"].method(adapters, "sar").skip == "none"

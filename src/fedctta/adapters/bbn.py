@@ -8,9 +8,9 @@ model as it stands (stored statistics), then passes through all three, which mov
     L_CR = (1/(B K)) sum_b || p_T - p_source ||^2                             (Eq. 6)
 
 and Adam takes one step on L_KD + 0.5 L_CR. The teacher carries the gradient of L_CR. One of teacher and student sees an
-augmented view: the student, as in TRIBE, or with `augment_teacher` the teacher, as in the paper's text. Scales, shifts
-and the balanced statistics of the one that saw the images themselves travel and predict; statistics of classes never
-leave the client.
+augmented view: the student, as in TRIBE, or with `augment_teacher` the teacher, as in the paper's text (and in the
+presets of its tables and figures). Scales, shifts and the balanced statistics of the one that saw the images themselves
+travel and predict; statistics of classes never leave the client.
 
 The paper gives no constants. Those here are TRIBE's, for up to 10 classes and for more: eta 0.01 / 0.05, gamma 0 / 0.1,
 H0 0.05 / 0.2. `variant=code` is TRIBE's code: both losses are means over the images that pass the filter, L_CR compares

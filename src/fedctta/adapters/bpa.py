@@ -5,7 +5,9 @@
     lambda = (ln K - Hbar) / sigma^2     precision=low: one that is sure of it does
 
 theta_G is the model last received from the server (the source until then) and Hbar its mean entropy on the batch. The
-paper's formula is the first, its text describes the second. Other losses than entropy may take the first term's place.
+paper's formula is the first, its text describes the second. The result is a mode alone: the paper speaks of a posterior
+N(theta', Sigma_k) that the server would filter, and no Sigma_k is estimated or sent here (see `ugsa`). Other losses
+than entropy may take the first term's place.
 
 With g the loss's gradient, at theta = theta_G to begin with (start=own: at the client's last adapted model), a step is
 

@@ -8,6 +8,8 @@ With p_b the predictions for image b, of B (for dense models: pixel b):
     dropout       (1/B) sum_b H(mean_t p_b^t)                        10 passes, features dropped with probability 0.2
     ensemble      (1/B) sum_b H(mean_m p_b^m)                        3 members, own tensors times 1 + 0.05 normal noise
 
+Entropies are in nats; UGSA divides them by ln K unless told otherwise, which the paper does not (see `ugsa`).
+
 The paper compares these five, with 10 passes and 3 members, and does not describe them further: the other constants are
 ours, and so is the ensemble, for which nothing is trained more than once. Features are dropped before the classifier,
 where no further pass through the rest of the model is needed. A view has another brightness and contrast and some
