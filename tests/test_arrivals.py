@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, aggregators, restrict
+from fedctta.aggregators import Server, Uploads, aggregators, restrict
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.clients import by_loop, by_vmap
 from fedctta.rounds import Federation, Late
@@ -104,12 +104,61 @@ def test_a_late_upload_may_be_refused(tiny_network):
     assert [uploads.trust.tolist() for uploads in watching.seen] == [[1, 0], [1, 0]]
 
 
-def test_what_is_newer_counts(tiny_network):
-    watching = Watching()
-    rounds(federation(tiny_network, aggregator=watching, clients=2), tiny_network, [[0, 1], [0, 0]])
-    assert watching.seen[1].trust.tolist() == [1, 1]
-    name = next(iter(watching.seen[0].own))
-    assert not torch.equal(watching.seen[1].own[name][1], watching.seen[0].own[name][1])
+@pytest.mark.parametrize(
+    ("last", "weights", "trust"),
+    [
+        (0, [0.25, 0.5, 1], 1),  # the fresh upload of round 2 and both late ones
+        (1, [0.25, 0.5, 0], 0.5),  # late a third time: the two that are there, and not the one on its way
+    ],
+)
+def test_all_uploads_of_a_client_that_are_there_count_by_their_age(last, weights, trust, tiny_network):
+    """Client 1 is late by 2 rounds in round 0 and by 1 in round 1: both uploads arrive in round 2."""
+    punctual, watching = Watching(), Watching()
+    rounds(federation(tiny_network, aggregator=punctual, clients=2), tiny_network, [[0, 0]] * 3)
+    delays = [[0, 2], [0, 1], [0, last]]
+    played = rounds(federation(tiny_network, aggregator=watching, clients=2, late=Late()), tiny_network, delays)
+    assert [uploads.trust.tolist() for uploads in watching.seen] == [[1, 0], [1, 0], [1, trust]]
+    for name, held in watching.seen[2].own.items():
+        sent = torch.stack([uploads.own[name][1] for uploads in punctual.seen])  # statistics of a batch: as if late
+        torch.testing.assert_close(held[1], torch.tensordot(torch.tensor(weights) / sum(weights), sent, 1))
+        assert torch.equal(held[0], punctual.seen[2].own[name][0])
+    assert played[2][1].collaboration[0].tolist() == pytest.approx([1 / (1 + trust), trust / (1 + trust)])
+    assert played[2][1].bytes_up == played[0][1].bytes_up  # every upload is counted when it is sent
+
+
+def test_what_late_uploads_count_shows_while_their_clients_are_there(tiny_network, domains):
+    stream = build(NIID(clusters=2), domains, clients=4, slots=3, batch=4, seed=0, stragglers=0.5, delay=3)
+    ways = [Late(decay=0.1), Late(decay=0.5), Late(decay=1.0), Late("refuse")]
+    found = [simulate(federation(tiny_network, late=late), stream).entropy for late in ways]
+    for i, one in enumerate(found):
+        assert not any(torch.equal(one, other) for other in found[:i])
+
+
+def test_an_upper_bound_judges_a_late_upload_by_the_domain_it_was_sent_in(tiny_network):
+    """Client 1 sends in domain 0 and moves on to 1, where client 2 is. In round 1 its late upload is there alone."""
+    played = federation(tiny_network, aggregator="oracle", clients=3)
+    everybody, generator = torch.ones(3, dtype=torch.bool), torch.Generator().manual_seed(0)
+    x, state, found = torch.rand(3, 3, 4, 3, 8, 8, generator=generator), played.start(), []
+    steps = [([0, 0, 1], [0, 1, 0]), ([0, 1, 1], [0, 1, 0]), ([0, 1, 1], [0, 0, 0])]
+    for t, (domain, delay) in enumerate(steps):
+        with torch.no_grad():
+            step = (torch.tensor(domain), None, torch.tensor(delay))
+            state, outcome = played.play(state, t, x[t], everybody, *step)
+        found.append(outcome.collaboration)
+    assert found[1][0].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
+    assert found[1][2].tolist() == [0, 0, 1]
+    assert found[2][2].tolist() == [0, 0.5, 0.5]
+
+
+def test_an_upper_bound_does_not_blend_uploads_of_two_domains(tiny_network):
+    fresh, old = torch.tensor([[3.0], [5.0]]), torch.tensor([[1.0], [2.0]])
+    for now, held in ((0, 4.0), (1, 5.0)):  # client 1 sent 2 in domain 0; now it sends 5 in domain 0 or 1
+        post = {"0.due": torch.tensor([-1, 1]), "0.own.a": old, "0.domain": torch.tensor([0, 0])}
+        uploads = Uploads({"a": fresh}, {}, torch.ones(2, dtype=torch.bool), torch.tensor([0, now]))
+        there = torch.ones(2, dtype=torch.bool)
+        got, _, _ = federation(tiny_network)._late(uploads, post, 1, there, torch.zeros(2, dtype=torch.int64))
+        assert got.own["a"].tolist() == [[3.0], [pytest.approx(held)]]
+        assert got.domain.tolist() == [0, now]
 
 
 @pytest.mark.parametrize("lift", [by_vmap, by_loop])

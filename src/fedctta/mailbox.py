@@ -1,8 +1,9 @@
 """Uploads on their way: the server gets each of them some rounds after it was sent.
 
-A mailbox is a dictionary of tensors, so that it is saved with the run: `due`[N] and `sent`[N] are rounds (due -1:
-nothing on its way), and every other tensor holds the clients' letters. A client has one letter on its way at most; a
-newer one takes the place of the older.
+A mailbox is a dictionary of tensors, so that it is saved with the run. What was sent in round s has names that begin
+with s: `s.due`[N] are the rounds in which the clients' letters arrive (-1: no letter), and all others hold what is in
+them. A round's letters are dropped when the last of them has arrived, so with delays of up to d rounds the letters of
+d rounds are kept at most.
 """
 
 from __future__ import annotations
@@ -18,31 +19,49 @@ NOTHING = -1
 
 
 class Delivery(NamedTuple):
-    """What has arrived: whose letters, how many rounds old, and what was in them (anything for all others)."""
+    """Letters of one round that have arrived: whose, how many rounds old, and what was in them (others: anything)."""
 
     arrived: Tensor
-    age: Tensor
+    age: int
     letters: Tensors
-
-
-def empty(clients: int, device: torch.device) -> Tensors:
-    """Return a mailbox with nothing in it."""
-    nothing = torch.full((clients,), NOTHING, dtype=torch.int64, device=device)
-    return {"due": nothing, "sent": torch.zeros_like(nothing)}
 
 
 def send(box: Tensors, letters: Tensors, who: Tensor, due: Tensor, t: int) -> Tensors:
     """Return the mailbox after the clients in the mask `who` sent a letter in round t, to arrive in round `due`."""
-    old = {name: box.get(name, torch.zeros_like(new)) for name, new in letters.items()}
-    rounds = {"due": torch.where(who, due, box["due"]), "sent": torch.where(who, t, box["sent"])}
-    return rounds | {name: choose_rows(who, new, old[name]) for name, new in letters.items()}
+    if not who.any():
+        return box
+    return box | {f"{t}.due": torch.where(who, due, NOTHING)} | {f"{t}.{name}": new for name, new in letters.items()}
 
 
-def collect(box: Tensors, t: int) -> tuple[Delivery, Tensors]:
-    """Return what has arrived by round t, and the mailbox without it."""
-    arrived = (box["due"] != NOTHING) & (box["due"] <= t)
-    letters = {name: tensor for name, tensor in box.items() if name not in ("due", "sent")}
-    return Delivery(arrived, t - box["sent"], letters), {**box, "due": torch.where(arrived, NOTHING, box["due"])}
+def collect(box: Tensors, t: int) -> tuple[list[Delivery], Tensors]:
+    """Return what has arrived by round t, the newest first, and the mailbox without it."""
+    deliveries, left = [], dict(box)
+    for sent in sorted((int(name.removesuffix(".due")) for name in box if name.endswith(".due")), reverse=True):
+        due = box[f"{sent}.due"]
+        arrived = (due != NOTHING) & (due <= t)
+        if arrived.any():
+            names = [name for name in box if name.startswith(f"{sent}.") and name != f"{sent}.due"]
+            letters = {name.removeprefix(f"{sent}."): box[name] for name in names}
+            deliveries.append(Delivery(arrived, t - sent, letters))
+            left[f"{sent}.due"] = torch.where(arrived, NOTHING, due)
+            if (left[f"{sent}.due"] == NOTHING).all():
+                left = {name: tensor for name, tensor in left.items() if not name.startswith(f"{sent}.")}
+    return deliveries, left
+
+
+def blend(rows: Tensors, letters: Tensors, share: Tensor) -> Tensors:
+    """Return (1 - share_i) rows_i + share_i letters_i; where share[N] is 0 or 1, one of them as it is.
+
+    Tensors of whole numbers, which have no mean, are taken from letters only where share is 1.
+    """
+
+    def one(row: Tensor, letter: Tensor) -> Tensor:
+        if row.is_floating_point():
+            part = share.to(row.dtype).view(-1, *[1] * (row.dim() - 1)).expand_as(row)
+            row = choose_rows(share > 0, torch.lerp(row, letter, part), row)  # 0 times what is no number is none
+        return choose_rows(share == 1, letter, row)
+
+    return {name: one(row, letters[name]) for name, row in rows.items()}
 
 
 def choose_rows(who: Tensor, yes: Tensor, no: Tensor) -> Tensor:

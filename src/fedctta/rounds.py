@@ -23,8 +23,7 @@ from fedctta.clients import Client, put, stack, take
 from fedctta.errors import UserError
 from fedctta.liars import Liars
 from fedctta.machine import exact
-from fedctta.mailbox import choose_rows, collect, send
-from fedctta.mailbox import empty as empty_mailbox
+from fedctta.mailbox import blend, choose_rows, collect, send
 from fedctta.network import Network, Tensors
 from fedctta.privacy import Noise
 from fedctta.randomness import fork, keys
@@ -46,9 +45,9 @@ class Late:
     stale: Literal["discount", "refuse"] = "discount"
     decay: float = 0.5
 
-    def trust(self, age: Tensor) -> Tensor:
-        """Return what uploads of this age count."""
-        return torch.zeros(age.shape, device=age.device) if self.stale == "refuse" else self.decay ** age.float()
+    def trust(self, age: int) -> float:
+        """Return what an upload of this age counts; one of this round counts 1."""
+        return 0.0 if age and self.stale == "refuse" else self.decay**age
 
 
 class Outcome(NamedTuple):
@@ -93,7 +92,7 @@ class Federation:
         if "key" in clients.private:  # a method with chance in it: no two clients shall draw the same
             key = keys(self.server.seed, self.server.clients, self.network.device)
             clients = clients._replace(private={**clients.private, "key": key})
-        return State(clients, memory, empty_mailbox(self.server.clients, self.network.device))
+        return State(clients, memory)
 
     def aggregations(self, rounds: int) -> NDArray[np.int64]:
         """Return the rounds that end with an aggregation."""
@@ -194,17 +193,34 @@ class Federation:
     ) -> tuple[Uploads, Tensor, Tensors]:
         """Return the uploads the server has in round t, those who take part in it, and the mailbox after it.
 
-        A client that is late puts its upload in the mail, keeps its model, and takes no part in this round.
+        A client that is late puts its upload in the mail, keeps its model, and takes no part in this round. A late
+        upload that is due is as much news as one of this round, as far as it is trusted. So if several of client i are
+        there, of ages a_1 < a_2 < ..., the server holds their mean and trusts it like the newest:
+
+            theta_i = sum_k tau_k theta_ik / sum_k tau_k,    tau_k = decay^a_k,    trust_i = tau_1
+
+        Signals likewise. An upper bound knows of which domains they are, and leaves out those of another domain than
+        the newest.
         """
         on_time = active & (delay == 0)
-        letters = named("own", uploads.own) | named("signal", uploads.signals)
-        post = send(post, letters, active & (delay > 0), t + delay, t)
-        delivery, post = collect(post, t)
-        arrived = delivery.arrived & ~on_time  # what is newer counts
-        own = {n: choose_rows(arrived, delivery.letters[f"own.{n}"], fresh) for n, fresh in uploads.own.items()}
-        signals = {n: choose_rows(arrived, delivery.letters[f"signal.{n}"], s) for n, s in uploads.signals.items()}
-        trust = torch.where(arrived, self.late.trust(delivery.age), on_time.float())
-        return Uploads(own, signals, trust > 0, uploads.domain, trust), on_time, post
+        fresh = named("own", uploads.own) | named("signal", uploads.signals)
+        if uploads.domain is not None:
+            fresh["domain"] = uploads.domain
+        deliveries, post = collect(post, t)
+        if self.late.trust(1):
+            post = send(post, fresh, active & (delay > 0), t + delay, t)
+        held, trust = fresh, on_time.float()
+        total = trust
+        for arrived, age, letters in deliveries:
+            if uploads.domain is not None:
+                arrived = arrived & ((total == 0) | (letters["domain"] == held["domain"]))
+            weight = self.late.trust(age) * arrived
+            total = total + weight
+            held = blend(held, letters, weight / torch.where(total > 0, total, 1))
+            trust = torch.maximum(trust, weight)
+        own = {name: held[f"own.{name}"] for name in uploads.own}
+        signals = {name: held[f"signal.{name}"] for name in uploads.signals}
+        return Uploads(own, signals, trust > 0, held.get("domain"), trust), on_time, post
 
 
 def bytes_each(tensors: Tensors) -> int:

@@ -1,7 +1,8 @@
 """The yardstick: average exactly the clients that meet the same domain now.
 
-W_ij = 1 / n_i if client j is in client i's domain, 0 otherwise, with n_i the number of clients there. It is told what
-no server can know, so it is an upper bound for averaging within one round and not a method.
+W_ij = 1 / n_i if client j is in client i's domain, 0 otherwise, with n_i the number of clients there. A late upload is
+of the domain it was sent in. It is told what no server can know, so it is an upper bound for averaging within one round
+and not a method.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ keeps its shape while devices come and go. A row without an upload holds the dev
 
     W = restrict(collaborate(uploads), receive, trust)        downloads = step(W contribute(uploads))
 
-guarded by the run's `robust`, just as `fedctta.rounds.Federation.play` does it.
+guarded by the run's `robust`, just as `fedctta.rounds.Federation.play` does it. A device is asked for an upload only
+after it has answered the question before, and once per round: no round has a late and a fresh upload of one device.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Hub:
         count, device = self.server.clients, self.server.network.device
         trust = torch.zeros(count, device=device)
         for row, upload in uploads.items():
-            trust[row] = self.late.trust(torch.tensor(upload.age)) if upload.age else 1
+            trust[row] = self.late.trust(upload.age)
         rows = {name: _lay({r: u.own[name] for r, u in uploads.items()}, old) for name, old in standing.rows.items()}
         names = dict.fromkeys(name for upload in uploads.values() for name in upload.signals)
         signals = {name: _lay({r: u.signals[name] for r, u in uploads.items()}, None, count) for name in names}
