@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators import Server, Uploads, mix
 from fedctta.aggregators import fedctta as fedctta_module
 from fedctta.aggregators.fedctta import FedCTTA, collaboration, noise
 from fedctta.clients import by_vmap
@@ -115,8 +115,11 @@ def test_uniform_is_a_fixed_point_when_received_models_are_probed_on_one_probe()
     server, aggregator = linear_server(), FedCTTA(statistics="received", ema=0.0)
     memory = aggregator.init(server)
     for _ in range(3):
-        weights, memory = aggregator.collaborate(server, uploads(0.0, 1.0), memory)
+        sent = uploads(0.0, 1.0)
+        weights, memory = aggregator.collaborate(server, sent, memory)
         torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
+        mixed, memory = aggregator.step(mix(weights, sent.own), sent.active, memory)
+        assert all(torch.equal(memory[f"received.{name}"], tensor) for name, tensor in mixed.items())
 
 
 def norm_server(clients=3):
@@ -128,17 +131,23 @@ def norm_server(clients=3):
     return server, Uploads(own, {}, torch.ones(clients, dtype=torch.bool))
 
 
+def play(aggregator, server, sent, memory):
+    """One round of everybody: W, and the memory after all have received."""
+    weights, memory = aggregator.collaborate(server, sent, memory)
+    return weights, aggregator.step(mix(weights, sent.own), sent.active, memory)[1]
+
+
 def test_the_published_form_probes_what_was_received_with_noise_of_every_clients_own():
     server, sent = norm_server()
     published = FedCTTA(variant="code", ema=0.0)
     memory = published.init(server)
-    first, memory = published.collaborate(server, sent, memory)
+    first, memory = play(published, server, sent, memory)
     # In the first round nothing was received: noise normalised by itself answers 0, whoever asks.
     torch.testing.assert_close(first, torch.full((3, 3), 1 / 3), atol=1e-5, rtol=0)
-    second, memory = published.collaborate(server, sent, memory)
+    second, memory = play(published, server, sent, memory)
     # All received the same model: W is nearly uniform, but not quite, for noise differs between clients.
     assert 1e-3 < (second - 1 / 3).abs().max() < 0.1
-    third, _ = published.collaborate(server, sent, memory)
+    third, _ = play(published, server, sent, memory)
     assert not torch.equal(second, third)
 
 
@@ -148,7 +157,7 @@ def test_the_published_form_leaves_the_fixed_point_that_a_shared_probe_has():
     for aggregator, stays in ((shared, True), (own, False)):
         memory = aggregator.init(server)
         for _ in range(3):
-            weights, memory = aggregator.collaborate(server, sent, memory)
+            weights, memory = play(aggregator, server, sent, memory)
         assert torch.allclose(weights, torch.full((3, 3), 1 / 3), atol=1e-4) == stays
 
 
@@ -171,7 +180,7 @@ def test_the_published_form_is_equivariant_if_noise_moves_along(monkeypatch):
         monkeypatch.setattr(fedctta_module, "keys", keys_of)
         memory = published.init(server)
         for _ in range(2):
-            weights, memory = published.collaborate(server, those, memory)
+            weights, memory = play(published, server, those, memory)
         results.append(weights)
     torch.testing.assert_close(results[1], results[0][order][:, order])
     torch.testing.assert_close(results[0].sum(1), torch.ones(3))

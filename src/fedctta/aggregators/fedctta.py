@@ -42,8 +42,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, mix
+from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.neighbours import Neighbours, nearest
+from fedctta.aggregators.vectors import for_active
 from fedctta.clients import Client, take
 from fedctta.errors import UserError
 from fedctta.network import Network, NormRule, Output, Tensors, refreshed, stored
@@ -148,9 +149,12 @@ class FedCTTA(Aggregator):
             weights = with_neighbours(scores, uploads.active, self.neighbours, *form)
         else:
             weights = collaboration(scores, *form)
-        if self.probes_received(uploads.own):
-            memory |= {f"received.{name}": tensor for name, tensor in mix(weights, uploads.own).items()}
         return weights, memory
+
+    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
+        """Send what was mixed; with statistics=received, remember who received what."""
+        received = {f"received.{name}": tensor for name, tensor in mixed.items() if f"received.{name}" in memory}
+        return mixed, memory | {name: for_active(active, new, memory[name]) for name, new in received.items()}
 
     def _probe(self, server: Server, uploads: Uploads, memory: Tensors) -> Tensor:
         """Indicators[N, K] of all models on the same probe (on one each with redraw=client)."""
@@ -161,6 +165,7 @@ class FedCTTA(Aggregator):
         if self.probes_received(own):
             known = all(f"received.{name}" in memory for name in own)
             own = {n: memory[f"received.{n}"] if known else network.state[n].expand_as(t) for n, t in own.items()}
+            memory |= {f"received.{name}": tensor for name, tensor in own.items()}
             rule = refreshed() if not known and self.variant == "code" else stored
         if "probe" in memory:
             return self._ask(server, Client(own), lambda client: network(client.own, memory["probe"], rule))
