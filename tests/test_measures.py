@@ -45,6 +45,12 @@ def test_positions_cut_time_evenly(record):
     assert np.mean(list(found.values())) == pytest.approx(100 * record.accuracy)
 
 
+def test_a_stretch_without_clients_has_no_accuracy(record):
+    seen, correct = record.seen.copy(), record.correct.copy()
+    seen[3:6] = correct[3:6] = 0
+    assert list(by_position(replace(record, seen=seen, correct=correct))) == ["1", "3"]
+
+
 def test_entropy_lies_between_certain_and_even(record):
     assert 0 <= record.mean_entropy <= np.log(3)
     assert record.entropy.shape == record.seen.shape

@@ -31,7 +31,10 @@ def by_client(run: Record, metric: str = "accuracy") -> dict[str, float]:
 
 
 def by_position(run: Record) -> dict[str, float]:
-    """Return the accuracy in as many equal stretches of time as there are domains, counted from 1."""
-    stretches = np.array_split(np.arange(len(run.seen)), len(run.domains))
-    shares = (run.correct[rounds].sum() / max(1, run.seen[rounds].sum()) for rounds in stretches)
-    return {str(k + 1): float(100 * share) for k, share in enumerate(shares)}
+    """Return the accuracy in as many equal stretches of time as there are domains, counted from 1.
+
+    One in which nobody was there has none.
+    """
+    stretches = enumerate(np.array_split(np.arange(len(run.seen)), len(run.domains)))
+    counts = {str(k + 1): (run.correct[rounds].sum(), run.seen[rounds].sum()) for k, rounds in stretches}
+    return {name: float(100 * correct / seen) for name, (correct, seen) in counts.items() if seen}
