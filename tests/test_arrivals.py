@@ -14,6 +14,8 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, aggregators, restrict
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.clients import by_loop, by_vmap
+from fedctta.mailbox import choose_rows
+from fedctta.robust import Robust
 from fedctta.rounds import Federation, Late
 from fedctta.simulation import simulate
 from fedctta.streams import ABSENT, build
@@ -200,9 +202,32 @@ def test_every_aggregator_works_with_any_number_present(aggregator, present, tin
             assert (outcome.collaboration[there][:, ~there] == 0).all()
 
 
-def test_a_newcomer_starts_from_what_the_server_keeps(tiny_network):
+@pytest.mark.parametrize("aggregator", METHODS)
+def test_where_nothing_has_come_the_server_stays_as_it_is(aggregator, tiny_network):
+    """All are there in round 0, late in round 1, and their uploads arrive in round 2, when all are late again."""
+    adapter = "bbn" if aggregator == "pfedbbn" else "tent"
+    played = federation(tiny_network, adapter, aggregator, clients=3, **slow(aggregator))
+    state, generator = played.start(), torch.Generator().manual_seed(1)
+    everybody, memories = torch.ones(3, dtype=torch.bool), []
+    for t, late in enumerate((0, 1, 1)):
+        x = torch.rand(3, 4, 3, 8, 8, generator=generator)
+        domain = torch.arange(3) % 2 if played.aggregator.upper_bound else None
+        with torch.no_grad():
+            state, outcome = played.play(state, t, x, everybody, domain, None, torch.full((3,), late))
+        memories.append(state.memory)
+    if outcome.collaboration is not None:
+        assert torch.equal(outcome.collaboration, torch.eye(3))
+    after_all, after_none, after_late = memories
+    assert after_none.keys() == after_all.keys()
+    assert all(torch.equal(after_none[name], after_all[name]) for name in after_all)
+    moved = [not torch.equal(after_late[name], kept) for name, kept in after_all.items() if name.startswith("global.")]
+    assert all(moved)  # who keeps a model learns from what is late, though nobody receives
+
+
+@pytest.mark.parametrize("aggregator", ["ugsa", "fedavgm"])
+def test_a_newcomer_starts_from_what_the_server_keeps(aggregator, tiny_network):
     """After client 0's visit client 1 begins where the server's model is, and client 2 has not been touched."""
-    played = federation(tiny_network, "tent", "ugsa", clients=3)
+    played = federation(tiny_network, "tent", aggregator, clients=3)
     stream_active = [[True, False, False], [False, True, False]]
     state, generator = played.start(), torch.Generator().manual_seed(0)
     source = state.clients.own
@@ -212,7 +237,7 @@ def test_a_newcomer_starts_from_what_the_server_keeps(tiny_network):
             kept = played.aggregator.keeps(state.memory)
             joined = there if t else None
             if t:
-                greeted = played._welcome(state, x, there, there)
+                greeted, _ = played._welcome(state, x, there, there)
                 assert all(torch.equal(greeted.own[name][1], kept[name]) for name in kept)
                 assert any(not torch.equal(greeted.own[name][1], source[name][1]) for name in kept)
                 assert all(torch.equal(greeted.own[name][2], source[name][2]) for name in kept)
@@ -297,6 +322,45 @@ def test_absent_clients_cost_nothing(tiny_network, domains):
     many = simulate(federation(tiny_network, clients=4), stream)
     single = simulate(federation(tiny_network, clients=1), one)
     assert (many.bytes == 4 * single.bytes).all()
+
+
+@pytest.mark.parametrize(("aggregator", "greeted"), [("ugsa", 3), ("fedavg", 0)])
+@pytest.mark.parametrize("interval", [1, 2])
+def test_what_newcomers_are_sent_is_counted(aggregator, greeted, interval, tiny_network, domains):
+    """Four clients come one after another for two rounds each; the first finds no model to be greeted with."""
+    stream = build(Arrivals(stay=2), domains, clients=4, slots=2, batch=4, seed=0)
+    played = replace(federation(tiny_network, "bn", aggregator), interval=interval)
+    model = sum(tensor.numel() * 4 for tensor in played.start().clients.own.values()) // 4
+    tally = simulate(played, stream)
+    assert tally.bytes[1] == model * (8 // interval + greeted)
+
+
+def test_rounds_without_clients_have_no_matrix(tiny_network, domains):
+    plan = np.array([[0, 0], [ABSENT, ABSENT], [0, ABSENT]], np.int32)
+    stream = replace(build(NIID(clusters=1), domains, clients=2, slots=3, batch=4, seed=0))
+    visit, samples = np.zeros_like(plan), stream.samples
+    tally = simulate(federation(tiny_network, clients=2), replace(stream, domain=plan, visit=visit, samples=samples))
+    assert tally.kept_rounds.tolist() == [0, 2]
+    torch.testing.assert_close(tally.matrices.sum(2), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("robust", ["none", "median"])
+def test_what_is_remembered_as_received_is_what_clients_received(robust, tiny_network):
+    """Client 2 is away in round 1, client 3 late in round 0 and there again in round 1, client 0 late in round 2."""
+    played = federation(tiny_network, "bn", "fedctta", statistics="received", temperature=0.1)
+    played = replace(played, robust=Robust(robust))
+    active = torch.tensor([[True] * 4, [True, True, False, True], [True] * 4])
+    delay = torch.tensor([[0, 0, 0, 1], [0, 0, 0, 0], [2, 0, 0, 0]])
+    state, generator, last = played.start(), torch.Generator().manual_seed(0), {}
+    for t in range(3):
+        x = torch.rand(int(active[t].sum()), 4, 3, 8, 8, generator=generator)
+        with torch.no_grad():
+            state, _ = played.play(state, t, x, active[t], None, None, delay[t])
+        for name, tensor in state.clients.own.items():
+            source = tiny_network.state[name].expand_as(tensor)
+            got = choose_rows(active[t] & (delay[t] == 0), tensor, last.get(name, source))
+            torch.testing.assert_close(state.memory[f"received.{name}"], got, atol=1e-6, rtol=1e-5)
+            last[name] = got
 
 
 def test_restriction_weights_columns_by_trust_and_rows_by_who_receives():

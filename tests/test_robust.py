@@ -194,10 +194,11 @@ def test_values_out_of_range_are_told(values):
         Robust("median", **values)
 
 
-def test_a_server_with_a_model_of_its_own_mixes_by_itself():
-    ugsa = aggregators.create("ugsa")
+@pytest.mark.parametrize("name", ["ugsa", "fedavgm"])
+def test_a_server_with_a_model_of_its_own_mixes_by_itself(name):
+    aggregator = aggregators.create(name)
     for way in ("cap", "median", "trimmed"):
-        with pytest.raises(UserError, match=f"robust={way} has no effect on ugsa.*use robust=clip"):
-            Robust(way).check(ugsa)
+        with pytest.raises(UserError, match=f"robust={way} has no effect on {name}.*use robust=clip"):
+            Robust(way).check(aggregator)
     for way in ("none", "check", "clip"):
-        Robust(way).check(ugsa)
+        Robust(way).check(aggregator)

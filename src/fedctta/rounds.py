@@ -117,13 +117,13 @@ class Federation:
         everyone = len(x) == len(active)
         who = slice(None) if everyone else active.nonzero().squeeze(1)
 
-        clients = state.clients if joined is None else self._welcome(state, x, active, joined)
+        clients, down = (state.clients, 0) if joined is None else self._welcome(state, x, active, joined)
         present = take(clients, who)
         early = self._each(self.adapter.predict_before, present, x) if self.predict == "before" else None
         present = self._each(self.adapter.adapt, present, x)
         clients = put(clients, who, present)
 
-        memory, post, weights, up, down = state.memory, state.post, None, 0, 0
+        memory, post, weights, up = state.memory, state.post, None, 0
         all_receive = delay is None and self.liars is None and self.robust.way == "none"
         if self.aggregator.communicates and (t + 1) % self.interval == 0:
             signals = lift(partial(self.aggregator.signal, network))(present, x)
@@ -147,12 +147,14 @@ class Federation:
                 give = partial(self.aggregator.contribute, active=uploads.active, memory=memory)
                 mixed = self.robust.mix(mixing, give(uploads.own), give(sent))
                 received, memory = self.aggregator.step(mixed, receive, memory)
+            if delay is not None and not uploads.active.any():  # nothing has come: the server has nothing to learn
+                memory = state.memory
             if not all_receive:  # rows of those who do not may hold what they sent, now or some rounds ago
                 received = {name: choose_rows(receive, new, shared[name]) for name, new in received.items()}
             clients = clients._replace(own={**clients.own, **received})
             weights = overall(mixing, shared)
             there = len(x) if all_receive else int(receive.sum())
-            down = there * bytes_each(shared)
+            down += there * bytes_each(shared)
             up = len(x) * (bytes_each(shared) + bytes_each(signals))
             if self.adapter.receives:
                 clients = self._receive(clients, x, active, receive)
@@ -170,14 +172,17 @@ class Federation:
         released = self.server.lift(partial(noise.release, self.network))(chance[who], x)
         return put(Client(shared), who, Client({name: released[name] for name in shared})).own
 
-    def _welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> Client:
-        """Return the clients after the server has greeted those who joined."""
+    def _welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> tuple[Client, int]:
+        """Return the clients after the server has greeted those who joined, and the bytes it sent them."""
         if not self.aggregator.communicates:
-            return state.clients
+            return state.clients, 0
         shared = self.aggregator.shares(self.network, state.clients.own)
         greeted = self.aggregator.welcome(shared, joined, state.memory)
+        if greeted is shared:
+            return state.clients, 0
         clients = state.clients._replace(own={**state.clients.own, **greeted})
-        return self._receive(clients, x, active, joined) if self.adapter.receives and greeted is not shared else clients
+        clients = self._receive(clients, x, active, joined) if self.adapter.receives else clients
+        return clients, int(joined.sum()) * bytes_each(greeted)
 
     def _receive(self, clients: Client, x: Tensor, active: Tensor, receive: Tensor) -> Client:
         """Let the clients in the mask `receive`, who are all active, take in what came."""

@@ -156,6 +156,9 @@ def _next(
         None if stream.delay is None else torch.from_numpy(stream.delay[t]).to(device),
     )
     tally.record(t, outcome.logits, labels, domain)
-    if outcome.collaboration is not None:
-        tally.record_collaboration(t, outcome.collaboration, domain, (outcome.bytes_up, outcome.bytes_down))
+    moved = (outcome.bytes_up, outcome.bytes_down)
+    if outcome.collaboration is None:
+        tally.record_bytes(moved)  # newcomers are sent a model in other rounds as well
+    else:
+        tally.record_collaboration(t, outcome.collaboration, domain, moved)
     return state

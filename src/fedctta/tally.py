@@ -39,6 +39,7 @@ class Tally:
         self.predicted = torch.zeros(by_class, dtype=whole, device=device)
         self.calibration = torch.zeros(BINS, 3, dtype=torch.int64, device=device)
         self.entropy = torch.zeros(rounds, clients, device=device)
+        aggregations = aggregations[(stream.domain[aggregations] != ABSENT).any(1)]  # without clients there is no W
         self.kept_rounds = even_sample(aggregations, KEPT_MATRIX_BYTES // (4 * clients * clients))
         self.keeps_all = len(self.kept_rounds) == len(aggregations)
         self._place = {int(t): k for k, t in enumerate(self.kept_rounds)}
@@ -116,9 +117,13 @@ class Tally:
     def record_collaboration(self, t: int, weights: Tensor, domain: Tensor, moved: tuple[int, int]) -> None:
         """Note W of round t, the share of it on clients of the same domain, and the bytes it moved."""
         self.count_collaboration(weights, domain)
-        self.bytes += torch.tensor(moved)
+        self.record_bytes(moved)
         if t in self._place:
             self.matrices[self._place[t]] = weights.to_dense()
+
+    def record_bytes(self, moved: tuple[int, int]) -> None:
+        """Add the bytes that went up and down in a round."""
+        self.bytes += torch.tensor(moved)
 
     def count_collaboration(self, weights: Tensor, domain: Tensor) -> None:
         """Add up the share of W on clients of the same domain; a CUDA graph may hold it."""

@@ -93,7 +93,8 @@ def permuted(uploads, order):
     def rows(tensors):
         return {name: tensor[order] for name, tensor in tensors.items()}
 
-    return Uploads(rows(uploads.own), rows(uploads.signals), uploads.active[order], uploads.domain[order])
+    trust = None if uploads.trust is None else uploads.trust[order]
+    return Uploads(rows(uploads.own), rows(uploads.signals), uploads.active[order], uploads.domain[order], trust)
 
 
 def matrices(weights):
@@ -101,13 +102,24 @@ def matrices(weights):
     return [matrix(w) for w in weights.values()] if isinstance(weights, dict) else [matrix(weights)]
 
 
-def play(aggregator, server, uploads, memory):
+def play(aggregator, server, uploads, memory, receive=None):
     """Aggregate as the engine does; return W, the models sent and the memory."""
+    receive = uploads.active if receive is None else receive
     shared = aggregator.shares(server.network, uploads.own)
     weights, memory = aggregator.collaborate(server, uploads._replace(own=shared), memory)
     given = aggregator.contribute(shared, uploads.active, memory)
-    sent, memory = aggregator.step(mix(restrict(weights, uploads.active), given), uploads.active, memory)
+    sent, memory = aggregator.step(mix(restrict(weights, receive, uploads.trust), given), receive, memory)
     return weights, sent, memory
+
+
+def trusted(uploads, trust):
+    """The uploads as the engine shows them where some are late or missing."""
+    trust = torch.tensor(trust)
+    return uploads._replace(active=trust > 0, trust=trust)
+
+
+def test_every_aggregator_is_tried_here():
+    assert {name for name, _ in FORMS} == set(aggregators.classes())
 
 
 @pytest.mark.parametrize("clients", [1, 2, 5])
@@ -151,6 +163,39 @@ def test_permuting_clients_permutes_the_matrix(aggregator, source, tiny_network)
             torch.testing.assert_close(v, w[order][:, order], atol=1e-5, rtol=1e-4)
         for name, tensor in sent.items():
             torch.testing.assert_close(sent_again[name], tensor[order], atol=1e-5, rtol=1e-4)
+
+
+def test_the_order_of_clients_does_not_matter_where_uploads_are_late(aggregator, source, tiny_network):
+    """Late uploads beside fresh ones, late ones alone with nobody to receive, and what all of it comes to."""
+    order, server = torch.tensor([3, 0, 4, 1, 2]), make_server(tiny_network, 5)
+    memory, memory_permuted = aggregator.init(server), aggregator.init(server)
+    rounds = [[1, 1, 1, 1, 1], [0.5, 1, 0, 1, 0.25], [0.5, 0, 0.25, 0, 0.5], [1, 0.5, 1, 1, 1]]
+    for seed, trust in enumerate(rounds):
+        uploads = trusted(make_uploads(tiny_network, aggregator, source, 5, seed), [float(t) for t in trust])
+        receive = uploads.trust == 1
+        _, sent, memory = play(aggregator, server, uploads, memory, receive)
+        again = permuted(uploads, order)
+        _, sent_again, memory_permuted = play(aggregator, server, again, memory_permuted, receive[order])
+        for name, tensor in sent.items():
+            torch.testing.assert_close(sent_again[name], tensor[order], atol=1e-5, rtol=1e-4)
+        kept, kept_again = aggregator.keeps(memory), aggregator.keeps(memory_permuted)
+        torch.testing.assert_close(kept, kept_again, atol=1e-5, rtol=1e-4)
+
+
+def test_where_nothing_comes_the_servers_model_stays(aggregator, source, tiny_network):
+    """Nothing plausible, say: rows hold what was refused, and count nothing."""
+    server = make_server(tiny_network, 4)
+    uploads = make_uploads(tiny_network, aggregator, source, 4)
+    _, _, before = play(aggregator, server, uploads, aggregator.init(server))
+    nothing = trusted(make_uploads(tiny_network, aggregator, source, 4, seed=1), [0.0] * 4)
+    _, sent, after = play(aggregator, server, nothing, before)
+    for name, tensor in sent.items():
+        assert torch.equal(tensor, nothing.own[name])
+    assert after.keys() == before.keys()
+    for name in after:
+        assert after[name].isfinite().all()
+        if name.startswith(("global.", "momentum.", "received.")):
+            assert torch.equal(after[name], before[name]), name
 
 
 def test_an_absent_client_changes_nothing_for_the_others(aggregator, source, tiny_network):

@@ -105,6 +105,20 @@ def test_the_absent_neither_count_nor_receive():
         close(memory["global.a"], expected)
 
 
+def test_the_global_model_is_of_all_that_came_whoever_receives():
+    """In the second round nothing comes, in the third only the second client's upload, late and for nobody."""
+    nobody = torch.zeros(3, dtype=torch.bool)
+    for variant in ("paper", "code"):
+        aggregator = LDAWA(variant=variant)
+        _, _, memory = play(aggregator, [FIRST])
+        for trust, expected in (([0.0, 0.0, 0.0], [2.0, 0.0]), ([0.0, 0.25, 0.0], [5.0, 0.0])):
+            trust = torch.tensor(trust)
+            weights, memory = aggregator.collaborate(None, Uploads(SECOND, {}, trust > 0, None, trust), memory)
+            sent, memory = aggregator.step(mix(restrict(weights, nobody, trust), SECOND), nobody, memory)
+            close(memory["global.a"], expected)
+            assert torch.equal(sent["a"], SECOND["a"])
+
+
 def test_alone():
     weights, sent, _ = play(LDAWA(), [{"a": FIRST["a"][:1]}, {"a": SECOND["a"][:1]}], ALL[:1])
     assert weights["a"].tolist() == [[1]]

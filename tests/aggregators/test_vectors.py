@@ -8,10 +8,11 @@ from torch import nn
 
 from fedctta.aggregators import Uploads
 from fedctta.aggregators.vectors import (
+    average,
     check_features,
     cosines,
+    counted,
     fingerprint,
-    first,
     for_active,
     gram,
     kept_from,
@@ -102,10 +103,20 @@ def test_only_the_last_client_receives():
     assert kept_from("last", weights[:1, :1] * 3).tolist() == [[1]]
 
 
+def test_averages_by_weight():
+    stack, otherwise = torch.tensor([[torch.nan], [2.0], [4.0]]), torch.tensor([9.0])
+    assert average(stack, torch.tensor([0.0, 1.0, 0.5]), otherwise).tolist() == pytest.approx([8 / 3])
+    assert average(stack, torch.zeros(3), otherwise).tolist() == [9]
+    assert average(stack[1:, 0], torch.ones(2), otherwise[0]).item() == 3
+
+
+def test_what_uploads_count():
+    active, trust = torch.tensor([True, False]), torch.tensor([0.5, 0.0])
+    assert counted(Uploads({}, {}, active)).tolist() == [1, 0]
+    assert counted(Uploads({}, {}, active, None, trust)).tolist() == [0.5, 0]
+
+
 def test_rows_of_those_present():
     active, old = torch.tensor([False, True, True]), torch.zeros(3, 2)
-    stack = torch.tensor([[1.0], [2.0], [3.0]])
-    assert first(stack, active).tolist() == [2]
-    assert first(stack, active).untyped_storage().nbytes() == 4  # not the whole stack
     assert for_active(active, torch.tensor([5.0, 6.0]), old).tolist() == [[0, 0], [5, 6], [5, 6]]
     assert for_active(active, torch.tensor(7.0), old[:, 0]).tolist() == [0, 7, 7]

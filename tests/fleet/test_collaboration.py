@@ -119,7 +119,7 @@ def test_an_old_upload_counts_less_and_a_refused_one_nothing(tiny_network):
 
 
 def test_who_joins_is_greeted_by_a_server_with_a_model_of_its_own(tiny_network):
-    for name, greets in (("ugsa", True), ("fedavg", False)):
+    for name, greets in (("ugsa", True), ("fedavgm", True), ("fedavg", False)):
         federation = make_federation(tiny_network, name)
         hub = make_hub(federation)
         uploads = {0: adapted(federation, federation.start().clients, batches(1)[0][3], 0)}

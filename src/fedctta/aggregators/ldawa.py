@@ -1,6 +1,6 @@
 """L-DAWA: layer by layer, models that point away from the global one count less.
 
-For every tensor l, with g the global model of the round before (in the first round: FedAvg):
+For every tensor l, with g the global model of the last round in which anything came (in the first: FedAvg):
 
     delta_jl = max(0, cos(theta_jl, g_l))
     g_l      = sum_j delta_jl theta_jl / sum_j delta_jl        so W_l,ij = delta_jl / sum_k delta_kl
@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
-from fedctta.aggregators.vectors import first, for_active
+from fedctta.aggregators.vectors import average, counted, for_active
 from fedctta.errors import UserError
 from fedctta.network import Tensors
 
@@ -47,8 +47,8 @@ class LDAWA(Aggregator):
             raise UserError(f"ldawa.restart={self.restart} must not be negative")
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
-        """One W for every tensor, its rows all alike; with variant=code also what `step` scales by."""
-        memory, active, n = dict(memory), uploads.active, len(uploads.active)
+        """One W for every tensor, its rows all alike; remember the global model, and what `step` scales by."""
+        memory, active, n, trust = dict(memory), uploads.active, len(uploads.active), counted(uploads)
         if not uploads.own:  # nothing is adapted: all models are the source model
             return torch.full((n, n), 1 / n, device=active.device), memory
         weights, agree = {}, agreement if self.variant == "paper" else cosines_to
@@ -62,15 +62,19 @@ class LDAWA(Aggregator):
                 delta = torch.where(played % self.restart == 0, present, delta)
             total = delta.sum()
             weights[name] = torch.where(total == 0, present / present.sum(), delta / total).expand(n, n)
-            if self.variant == "code":
-                memory[f"scale.{name}"] = total / active.sum()
+            before = memory.get(f"global.{name}", torch.zeros_like(tensor[0]))  # 0: nothing to compare with yet
+            if self.variant == "paper":
+                memory[f"global.{name}"] = average(tensor, delta * trust, before)
+            else:
+                memory[f"scale.{name}"] = average(delta, trust, torch.ones_like(trust[0]))
+                memory[f"global.{name}"] = average(delta.view(-1, *[1] * (tensor.dim() - 1)) * tensor, trust, before)
         return weights, memory
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """Remember the global model; with variant=code, undo the normalisation first."""
+        """With variant=code, undo the normalisation."""
         if self.variant == "code":
             mixed = {n: for_active(active, memory[f"scale.{n}"] * t, t) for n, t in mixed.items()}
-        return mixed, memory | {f"global.{name}": first(tensor, active) for name, tensor in mixed.items()}
+        return mixed, memory
 
 
 def cosines_to(stack: Tensor, reference: Tensor | None, active: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators.server_model import ServerModel
 from fedctta.aggregators.uncertainty import Measure, running, running_start, uncertainty
 from fedctta.aggregators.vectors import for_active
 from fedctta.clients import Client
@@ -56,7 +57,7 @@ _HIGHEST = 50.0  # a score whose exponential is far beyond any rate, and still a
 
 
 @dataclass(frozen=True)
-class UGSA(Aggregator):
+class UGSA(ServerModel):
     """Keep one model and let uploads move it, the less the more unsure they are of their own batch."""
 
     name: ClassVar[str] = "ugsa"
@@ -88,27 +89,13 @@ class UGSA(Aggregator):
         """Know no sigmas; the model joins when it is known what clients own."""
         return running_start(server.network.device) if self.scale == "running" else {}
 
-    def welcome(self, own: Tensors, joined: Tensor, memory: Tensors) -> Tensors:
-        """Hand the server's model to those who join, once there is one."""
-        if not all(f"global.{name}" in memory for name in own):
-            return own
-        return {name: for_active(joined, memory[f"global.{name}"], tensor) for name, tensor in own.items()}
-
-    def keeps(self, memory: Tensors) -> Tensors:
-        """Return the server's model, once there is one."""
-        return {name.removeprefix("global."): tensor for name, tensor in memory.items() if name.startswith("global.")}
-
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
         """Say how unsure the model to be sent is: one float."""
         sigma, classes = uncertainty(self.uncertainty, network, client.own, x)
         return {"uncertainty": sigma / log(max(classes, 2)) if self.scale == "classes" else sigma}
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
-        """Weigh the uploads and move the server's model.
-
-        It moves here and not in `step`, because late uploads may arrive in a round in which nobody receives: then
-        nothing is mixed.
-        """
+        """Weigh the uploads and move the server's model."""
         sigma, count = uploads.signals["uncertainty"], len(uploads.active)
         trust = uploads.active.to(sigma.dtype) if uploads.trust is None else uploads.trust
         trust = torch.where(sigma.isfinite(), trust, 0)
@@ -136,8 +123,3 @@ class UGSA(Aggregator):
         else:
             rate = (trust * share).sum()
         return share, (self.gamma * rate).clamp_max(1)
-
-    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """Send the server's model."""
-        sent = {name: for_active(active, memory[f"global.{name}"], tensor) for name, tensor in mixed.items()}
-        return sent, memory

@@ -84,9 +84,17 @@ def kept_from(receivers: Receivers, weights: Tensor) -> Tensor:
     return torch.cat([own[:-1], weights[-1:]])
 
 
-def first(stack: Tensor, active: Tensor) -> Tensor:
-    """The row of the first active client: a copy, so that the rest of the stack can be forgotten."""
-    return stack.index_select(0, active.int().argmax().reshape(1)).squeeze(0)
+def average(stack: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
+    """sum_j weight_j theta_j / sum_j weight_j of stack[N, ...]; `otherwise` if there is no weight."""
+    weight = weight.to(stack.dtype)
+    total = weight.sum()
+    rows = for_active(weight > 0, stack, torch.zeros_like(stack))  # 0 times what is no number is none either
+    return torch.where(total > 0, torch.tensordot(weight / torch.where(total > 0, total, 1), rows, 1), otherwise)
+
+
+def counted(uploads: Uploads) -> Tensor:
+    """What every upload[N] counts: its trust, which is 1 for all that are active unless told otherwise."""
+    return uploads.active.float() if uploads.trust is None else uploads.trust
 
 
 def for_active(active: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -1,0 +1,32 @@
+"""Server methods that keep one model and send it to everyone: what they share.
+
+`collaborate` moves the model, and not `step`, because late uploads may arrive in a round in which nobody receives: then
+nothing is mixed. The model is in the memory, the tensor `a` as `global.a`.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedctta.aggregators import Aggregator
+from fedctta.aggregators.vectors import for_active
+from fedctta.network import Tensors
+
+
+class ServerModel(Aggregator):
+    """Hands its model to those who take part and to those who join."""
+
+    def welcome(self, own: Tensors, joined: Tensor, memory: Tensors) -> Tensors:
+        """Hand the server's model to those who join, once there is one."""
+        if not all(f"global.{name}" in memory for name in own):
+            return own
+        return {name: for_active(joined, memory[f"global.{name}"], tensor) for name, tensor in own.items()}
+
+    def keeps(self, memory: Tensors) -> Tensors:
+        """Return the server's model, once there is one."""
+        return {name.removeprefix("global."): tensor for name, tensor in memory.items() if name.startswith("global.")}
+
+    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
+        """Send the server's model."""
+        sent = {name: for_active(active, memory[f"global.{name}"], tensor) for name, tensor in mixed.items()}
+        return sent, memory
