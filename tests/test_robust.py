@@ -8,10 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.aggregators import Uploads, aggregators, mix
+from fedctta.adapters import adapters
+from fedctta.aggregators import Server, Uploads, aggregators, mix
 from fedctta.aggregators.neighbours import Neighbours, nearest
+from fedctta.clients import by_vmap
 from fedctta.errors import UserError
+from fedctta.liars import Liars
 from fedctta.robust import NEARLY_ALL, Robust, capped, clipped, plausible, trimmed, without
+from fedctta.rounds import Federation
 
 SOURCE = {"bn.running_mean": torch.zeros(3), "bn.running_var": torch.ones(3)}
 
@@ -37,7 +41,8 @@ def weighted_median(values, weights):
 
 def test_none_changes_nothing():
     given, w = uploads(), random_w(5)
-    same, receive = Robust().admit(given, given.active, SOURCE)
+    same, sent, receive = Robust().admit(given, given.active, SOURCE)
+    assert sent is given.own
     assert same is given
     assert receive is given.active
     assert Robust().limit(w) is w
@@ -82,7 +87,7 @@ def test_who_is_refused_does_not_receive():
     given = uploads()
     given.own["bn.running_var"][0] = -1
     for way in ("check", "cap", "clip", "median", "trimmed"):
-        _, receive = Robust(way).admit(given, given.active, SOURCE)
+        _, _, receive = Robust(way).admit(given, given.active, SOURCE)
         assert receive.tolist() == [False, True, True, True, True]
 
 
@@ -123,7 +128,7 @@ def test_clipping_leaves_ones_own_share_alone():
     sent = uploads()
     sent.own["bn.running_mean"][1] = 9.0
     robust = Robust("clip", clip=0.5)
-    admitted, _ = robust.admit(sent, sent.active, SOURCE)
+    admitted, _, _ = robust.admit(sent, sent.active, SOURCE)
     assert admitted.own["bn.running_mean"][1].norm() < 9
     eye = torch.eye(5)
     for w in (eye, dict.fromkeys(sent.own, eye), Neighbours(torch.arange(5)[:, None], torch.ones(5, 1))):
@@ -194,11 +199,52 @@ def test_values_out_of_range_are_told(values):
         Robust("median", **values)
 
 
-@pytest.mark.parametrize("name", ["ugsa", "fedavgm"])
-def test_a_server_with_a_model_of_its_own_mixes_by_itself(name):
+@pytest.mark.parametrize(("name", "measured"), [("ugsa", False), ("ugsa", True), ("fedavgm", False), ("kin", True)])
+def test_a_way_without_effect_is_refused(name, measured):
     aggregator = aggregators.create(name)
     for way in ("cap", "median", "trimmed"):
         with pytest.raises(UserError, match=f"robust={way} has no effect on {name}.*use robust=clip"):
-            Robust(way).check(aggregator)
+            Robust(way).check(aggregator, measured)
     for way in ("none", "check", "clip"):
-        Robust(way).check(aggregator)
+        Robust(way).check(aggregator, measured)
+
+
+@pytest.mark.parametrize(("name", "measured"), [("kin", False), ("fedavg", True), ("ldawa", False)])
+def test_a_way_with_an_effect_is_not(name, measured):
+    for way in ("cap", "clip", "median", "trimmed"):
+        Robust(way).check(aggregators.create(name), measured)
+
+
+def test_where_most_signals_agree_the_others_are_left_to_say_no():
+    """Client 2's statistics are not of one batch: it must not be made to say that they are."""
+    source = {"a": torch.zeros(1)}
+    fresh, own = torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([[1.0], [1.0], [9.0], [1.0]])
+    uploads = Uploads({"a": own}, {"fresh": fresh}, torch.ones(4, dtype=torch.bool))
+    held, _, _ = Robust("clip").admit(uploads, uploads.active, source)
+    assert held.signals["fresh"].tolist() == [1, 1, 0, 1]
+    assert held.own["a"].tolist() == [[1], [1], [1], [1]]  # a tensor that only one has changed is pulled back
+
+
+class Broken(Liars):
+    """Sends what is no number."""
+
+    def _about(self, true, source, name, key):
+        return torch.full_like(true, torch.nan if len(name) % 2 else torch.inf)
+
+
+@pytest.mark.parametrize("way", ["check", "cap", "clip", "median", "trimmed"])
+@pytest.mark.parametrize("aggregator", sorted(aggregators.classes()))
+def test_what_is_no_number_harms_nobody_else(aggregator, way, tiny_network):
+    method = aggregators.create(aggregator, {"epochs": 2} if aggregator == "fedtsa" else {})
+    server = Server(tiny_network, by_vmap, 0, (3, 8, 8), 4, lambda count: torch.zeros(count, 3, 8, 8))
+    adapter = adapters.create("bbn" if aggregator == "pfedbbn" else "tent")
+    played = Federation(adapter, method, server, robust=Robust(way), liars=Broken((1,)))
+    state, generator = played.start(), torch.Generator().manual_seed(0)
+    everybody, domain = torch.ones(4, dtype=torch.bool), torch.zeros(4, dtype=torch.int64)
+    for t in range(3):
+        x = torch.rand(4, 4, 3, 8, 8, generator=generator)
+        with torch.no_grad():
+            state, outcome = played.play(state, t, x, everybody, domain if method.upper_bound else None)
+        assert outcome.logits.isfinite().all()
+        assert all(tensor.isfinite().all() for tensor in state.clients.own.values())
+        assert all(tensor.isfinite().all() for tensor in state.memory.values())

@@ -23,7 +23,7 @@ def guarded(federation: Federation, experiment: Experiment, rounds: int) -> tupl
         federation = replace(federation, aggregator=Local())
         noted["quiet"] = f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
     robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
-    robust.check(federation.aggregator)
+    robust.check(federation.aggregator, federation.adapter.measures)
     liars = noise = None
     if experiment.liars:
         who = choose_liars(federation.server.clients, experiment.liars, experiment.seed)

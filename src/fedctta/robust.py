@@ -6,8 +6,9 @@ tensor of n numbers with ||theta|| > bound (||source|| + sqrt(n)). Who is refuse
     check      no more than that
     cap        W_ij <= cap for peers j; what is over goes back to W_ii
     clip       theta_j <- m + (theta_j - m) min(1, clip d / ||theta_j - m||) for every tensor, with m the median of all
-               uploads, number by number, and d the median of their distances to it; signals likewise. One's own share
-               of the mixture is one's own model as it was
+               uploads, number by number, and d the median of their distances to it; signals likewise, but where d = 0
+               there is no scale to judge by (most say yes, some no) and they stay. One's own share of the mixture is
+               one's own model as it was
     median     every number of client i's mixture is the weighted median of the uploads' numbers, weights W_i
     trimmed    their weighted mean, the share `trim` of the weight left out at either end
 
@@ -52,33 +53,33 @@ class Robust:
         if not 0 <= self.trim < 0.5:
             raise UserError(f"trim={self.trim} must be at least 0 and below 0.5: it is left out at either end")
 
-    def check(self, aggregator: Aggregator) -> None:
-        """Refuse a way that would have no effect on this aggregator."""
-        mixes_itself = type(aggregator).keeps is not Aggregator.keeps
-        if mixes_itself and self.way in ("cap", "median", "trimmed"):
+    def check(self, aggregator: Aggregator, measured: bool) -> None:
+        """Refuse a way that would have no effect on this aggregator; `measured`: see `Adapter.measures`."""
+        if self.way in ("cap", "median", "trimmed") and not aggregator.mixes(measured):
             raise UserError(
-                f"robust={self.way} has no effect on {aggregator.name}, whose server moves a model of its own: use"
-                " robust=clip or check"
+                f"robust={self.way} has no effect on {aggregator.name}, whose server sends what it remembers and not a"
+                " mixture of uploads: use robust=clip or check"
             )
 
-    def admit(self, uploads: Uploads, receive: Tensor, source: Tensors) -> tuple[Uploads, Tensor]:
-        """Return what counts of the uploads, and who receives: not those who were refused."""
+    def admit(self, uploads: Uploads, receive: Tensor, source: Tensors) -> tuple[Uploads, Tensors, Tensor]:
+        """Return what counts of the uploads, their tensors as they came, and who receives; of the refused, nothing."""
         if self.way == "none":
-            return uploads, receive
+            return uploads, uploads.own, receive
         fine = plausible(uploads, source)
         uploads = without(uploads, ~fine, source)
+        sent, active = uploads.own, uploads.active
         if self.way == "clip":
-            own = {name: clipped(tensor, uploads.active, self.clip) for name, tensor in uploads.own.items()}
-            signals = {name: clipped(signal, uploads.active, self.clip) for name, signal in uploads.signals.items()}
+            own = {name: clipped(tensor, active, self.clip) for name, tensor in sent.items()}
+            signals = {n: clipped(signal, active, self.clip, exact=False) for n, signal in uploads.signals.items()}
             uploads = uploads._replace(own=own, signals=signals)
-        return uploads, receive & fine
+        return uploads, sent, receive & fine
 
     def limit(self, weights: Mixing) -> Mixing:
         """Return W with no peer above the cap."""
         return each(weights, lambda w: capped(w, self.cap)) if self.way == "cap" else weights
 
     def mix(self, weights: Mixing, own: Tensors, sent: Tensors) -> Tensors:
-        """Mix what was admitted; `sent` is what came in."""
+        """Mix what was admitted; `sent` is the same before it was clipped."""
         if self.way in ("median", "trimmed"):
             return trimmed(weights, own, NEARLY_ALL if self.way == "median" else self.trim)
         mixed = mix(weights, own)
@@ -119,8 +120,11 @@ def capped(weights: Weights, cap: float) -> Weights:
     return peers + torch.diag(1 - peers.sum(1))
 
 
-def clipped(stack: Tensor, active: Tensor, factor: float) -> Tensor:
-    """Pull rows of stack[N, ...] that are far from the median to `factor` times the median distance from it."""
+def clipped(stack: Tensor, active: Tensor, factor: float, exact: bool = True) -> Tensor:
+    """Pull rows of stack[N, ...] that are far from the median to `factor` times the median distance from it.
+
+    If that is 0, all rows become the median, or, unless `exact`, stay as they are.
+    """
     if not stack.is_floating_point():
         return stack
     rows = stack.reshape(len(stack), -1)
@@ -128,6 +132,7 @@ def clipped(stack: Tensor, active: Tensor, factor: float) -> Tensor:
     apart = rows - middle
     distance = apart.norm(dim=1, keepdim=True)
     most = factor * distance.masked_fill(~active[:, None], torch.nan).nanmedian()
+    most = most if exact else torch.where(most > 0, most, torch.inf)
     near = middle + apart * (most / distance)
     return torch.where(active[:, None] & (distance > most), near, rows).view_as(stack)
 

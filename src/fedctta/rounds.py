@@ -139,8 +139,7 @@ class Federation:
                 uploads, receive, post = self._late(uploads, post, t, active, delay)
             if self.liars is not None:
                 receive = receive & ~self.liars.mask(active)
-            sent = uploads.own
-            uploads, receive = self.robust.admit(uploads, receive, network.state)
+            uploads, sent, receive = self.robust.admit(uploads, receive, network.state)
             with exact():
                 mixing, memory = self.aggregator.collaborate(self.server, uploads, memory)
                 mixing = self.robust.limit(restrict(mixing, receive, uploads.trust))

@@ -130,3 +130,17 @@ def test_who_joins_is_greeted_by_a_server_with_a_model_of_its_own(tiny_network):
             rows = greeted.rows[next(iter(greeted.rows))]
             assert torch.equal(rows[2], rows[0])
             assert not torch.equal(rows[1], rows[0])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["kin", "fedavg", "fedavgm"])
+def test_what_is_no_number_stays_out_of_the_standing(tiny_network, name, value):
+    server = Server(tiny_network, by_vmap, 3, SHAPE, 4, lambda n: torch.zeros(n, *SHAPE))
+    federation = Federation(adapters.create("tent"), aggregators.create(name), server, robust=Robust("clip"))
+    hub, clients = make_hub(federation), federation.start().clients
+    uploads = {row: adapted(federation, clients, batches(1)[0][row], row) for row in range(4)}
+    uploads[1] = Upload({n: torch.full_like(t, value) for n, t in uploads[1].own.items()}, uploads[1].signals)
+    closed = hub.close(hub.start(), uploads)
+    assert closed.receivers == (0, 2, 3)
+    for part in closed.standing:
+        assert all(tensor.isfinite().all() for tensor in part.values())

@@ -42,6 +42,11 @@ class Adapter:
         raise TypeError(f"{type(self).__name__} must define adapt")
 
     @property
+    def measures(self) -> bool:
+        """Whether all that a client owns is measured on the batch at hand, with nothing older in it."""
+        return False
+
+    @property
     def receives(self) -> bool:
         """Whether the client does something with a model it is sent, beside predicting with it (see `receive`)."""
         return False

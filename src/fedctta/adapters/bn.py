@@ -33,6 +33,11 @@ class BatchStatistics(Adapter):
         if not 0 < self.momentum <= 1:
             raise UserError(f"bn.momentum={self.momentum} must lie above 0 and up to 1")
 
+    @property
+    def measures(self) -> bool:
+        """Without momentum, statistics are of one batch."""
+        return self.momentum == 1
+
     def init(self, network: Network) -> Client:
         """Own the statistics of every BatchNorm layer."""
         return Client(own=network.statistics)

@@ -85,6 +85,13 @@ class Aggregator:
         """Return the model the server keeps of its own, if it does."""
         return {}
 
+    def mixes(self, measured: bool) -> bool:
+        """Whether clients receive what the engine mixes, and not what the server remembers.
+
+        `measured`: all that they upload was measured on one batch.
+        """
+        return True
+
     def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
         """Return memories for what can be worked out beforehand, given all that clients will see in a simulation.
 

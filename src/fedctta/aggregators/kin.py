@@ -94,6 +94,10 @@ class Kin(Aggregator):
             if getattr(self, name) < least:
                 raise UserError(f"kin.{name}={getattr(self, name)} must be at least {least}")
 
+    def mixes(self, measured: bool) -> bool:
+        """Statistics of one batch are remembered, and clients receive those of their domain."""
+        return not measured
+
     def init(self, server: Server) -> Tensors:
         """Know no domain; statistics join when it is known whether clients send them."""
         device = server.network.device

@@ -26,6 +26,10 @@ class ServerModel(Aggregator):
         """Return the server's model, once there is one."""
         return {name.removeprefix("global."): tensor for name, tensor in memory.items() if name.startswith("global.")}
 
+    def mixes(self, measured: bool) -> bool:
+        """Everyone receives the server's model."""
+        return False
+
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
         """Send the server's model."""
         sent = {name: for_active(active, memory[f"global.{name}"], tensor) for name, tensor in mixed.items()}

@@ -1,7 +1,8 @@
 """One round of the server as a pure function: uploads by row in, downloads by row and W out.
 
 The server keeps one row a device, as many as it will ever serve, so that what an aggregator remembers of N clients
-keeps its shape while devices come and go. A row without an upload holds the device's last model and counts nothing:
+keeps its shape while devices come and go. A row without an upload holds what the device last received and counts
+nothing:
 
     W = restrict(collaborate(uploads), receive, trust)        downloads = step(W contribute(uploads))
 
@@ -37,7 +38,7 @@ class Upload:
 
 
 class Standing(NamedTuple):
-    """What lives on from round to round: every device's last model, a row each, and the aggregator's memory."""
+    """What lives on from round to round: what every device last received, a row each, and the aggregator's memory."""
 
     rows: Tensors
     memory: Tensors
@@ -84,13 +85,13 @@ class Hub:
         active = trust > 0
         receive = active if receivers is None else mask(receivers, count, device)
         punctual = all(upload.age == 0 for upload in uploads.values())
-        sent = Uploads(rows, signals, active, None, None if punctual and receivers is None else trust)
-        sent, receive = self.robust.admit(sent, receive, self.server.network.state)
-        mixing, memory = self.aggregator.collaborate(self.server, sent, standing.memory)
-        mixing = self.robust.limit(restrict(mixing, receive, sent.trust))
-        give = partial(self.aggregator.contribute, active=sent.active, memory=memory)
-        mixed, memory = self.aggregator.step(self.robust.mix(mixing, give(sent.own), give(rows)), receive, memory)
-        mixed = {name: choose_rows(receive, new, rows[name]) for name, new in mixed.items()}
+        held = Uploads(rows, signals, active, None, None if punctual and receivers is None else trust)
+        held, sent, receive = self.robust.admit(held, receive, self.server.network.state)
+        mixing, memory = self.aggregator.collaborate(self.server, held, standing.memory)
+        mixing = self.robust.limit(restrict(mixing, receive, held.trust))
+        give = partial(self.aggregator.contribute, active=held.active, memory=memory)
+        mixed, memory = self.aggregator.step(self.robust.mix(mixing, give(held.own), give(sent)), receive, memory)
+        mixed = {name: choose_rows(receive, new, standing.rows[name]) for name, new in mixed.items()}
         weights = overall(mixing, rows)
         weights = weights.to_dense() if weights.is_sparse else weights
         return Closed(Standing(mixed, memory), weights, tuple(receive.nonzero().flatten().tolist()))

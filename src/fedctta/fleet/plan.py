@@ -146,7 +146,7 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     lift = choose_lift(experiment.lift, network, client, experiment.batch)
     server = Server(network, lift, experiment.seed, shape, plan.max_devices, images)
     robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
-    robust.check(aggregator)
+    robust.check(aggregator, adapter.measures)
     late, shared = Late(experiment.stale, experiment.decay), aggregator.shares(network, client.own)
     hub = Hub(aggregator, server, shared, late, robust)
     with torch.no_grad():
