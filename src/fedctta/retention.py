@@ -1,7 +1,7 @@
 """What is kept of earlier domains: accuracy on every domain met so far, measured again as time goes on.
 
-Measured is the model a newcomer would get: the server's own where it keeps one, otherwise the mean of the models of
-the clients present. It predicts and does not adapt. Rows of `accuracy`[C, D] are taken whenever a client's stay in a
+Measured is the server's own model where it keeps one, which is what a newcomer starts from, and otherwise the mean of
+the models of the clients present. It predicts and does not adapt. Rows of `accuracy`[C, D] are taken whenever a client's stay in a
 domain ends, and at the end of the run; columns are domains, nan where a domain had not been met. What was lost in
 between is `metrics.forgetting`.
 """
@@ -82,7 +82,7 @@ def ends_of_stays(domain: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def reference(federation: Federation, state: State, there: Tensor) -> Client:
-    """Return the client a newcomer would be: the mean of the models of those `there`, the server's own laid over it."""
+    """Return the client to be measured: the mean of the models of those `there`, the server's own laid over it."""
     own = {name: tensor[there].mean(0) for name, tensor in state.clients.own.items()}
     private = {name: tensor[there[0]] for name, tensor in state.clients.private.items()}
     return Client(own | federation.aggregator.keeps(state.memory), private)
