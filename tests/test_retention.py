@@ -12,10 +12,10 @@ from fedctta.clients import by_vmap
 from fedctta.errors import UserError
 from fedctta.metrics import forgetting
 from fedctta.models.inputs import to_input
-from fedctta.retention import Retention, ends_of_stays, reference
+from fedctta.retention import Retention, last_visits, reference
 from fedctta.rounds import Federation
 from fedctta.simulation import simulate
-from fedctta.streams import build
+from fedctta.streams import Stream, build
 from fedctta.streams.arrivals import Arrivals
 
 
@@ -29,9 +29,19 @@ def stream(domains):
     return build(Arrivals(stay=2), domains, clients=3, slots=2, batch=4, seed=0)
 
 
-def test_stays_end_when_a_client_leaves_or_moves_on():
-    domain = np.array([[0, 1], [0, 1], [0, 2], [-1, 2], [-1, 2], [-1, -1]])
-    assert ends_of_stays(domain).tolist() == [1, 2, 4]
+def test_a_domain_is_left_for_good_by_the_last_of_its_visitors():
+    domain = np.array([[0, 1], [0, 1], [0, 2], [-1, 0], [-1, 2], [-1, -1]])
+    assert last_visits(domain).tolist() == [1, 3, 4]
+
+
+def test_on_a_busy_stream_every_domain_is_measured_right_after_its_last_visit(domains):
+    """One client moves in every round, so that 640 stays end; domain 0 is left for good after round 37."""
+    t = np.arange(640)
+    domain = np.stack([np.where(t <= 37, 0, -1), 1 + t % 2], 1).astype(np.int32)
+    stream = Stream(domains, domain, np.zeros((2, 640, 1), np.int64), np.zeros_like(domain))
+    retention = Retention(stream, images=2, seed=0)
+    assert retention.rounds.tolist() == [37, 638, 639]
+    assert retention.accuracy.shape == (3, 3)
 
 
 def test_earlier_domains_are_measured_with_the_servers_model(tiny_network, stream):

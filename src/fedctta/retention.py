@@ -1,8 +1,9 @@
 """What is kept of earlier domains: accuracy on every domain met so far, measured again as time goes on.
 
 Measured is the server's own model where it keeps one, which is what a newcomer starts from, and otherwise the mean of
-the models of the clients present. It predicts and does not adapt. Rows of `accuracy`[C, D] are taken whenever a client's stay in a
-domain ends, and at the end of the run; columns are domains, nan where a domain had not been met. What was lost in
+the models of the clients present. It predicts and does not adapt. Rows of `accuracy`[C, D] are taken right after the
+rounds in which a domain is met for the last time, the last of which is the end of the run: at most D rows, however long
+the run and however many clients come and go. Columns are domains, nan where a domain had not been met. What was lost in
 between is `metrics.forgetting`.
 """
 
@@ -22,10 +23,6 @@ from fedctta.models.inputs import to_input
 from fedctta.network import Tensors
 from fedctta.rounds import Federation, State
 from fedctta.streams import ABSENT, Stream
-from fedctta.tally import even_sample
-
-MOST = 64
-"""Measurements a run at most, evenly spread."""
 
 
 class Retention:
@@ -36,12 +33,12 @@ class Retention:
         rng = np.random.default_rng((seed, 37))
         self.stream = stream
         self.samples = np.sort(rng.permutation(count)[: min(images, count)])
-        self.rounds = even_sample(ends_of_stays(stream.domain), MOST)
+        self.rounds = last_visits(stream.domain)
         self.accuracy = torch.full((len(self.rounds), len(stream.data.names)), torch.nan)
         self._place = {int(t): k for k, t in enumerate(self.rounds)}
 
     def measure(self, federation: Federation, state: State, t: int) -> None:
-        """After round t: if a stay ends here, predict images of all domains met so far."""
+        """After round t: if a domain is left for good here, predict images of all domains met so far."""
         if t not in self._place:
             return
         there = np.flatnonzero(self.stream.domain[t] != ABSENT)
@@ -74,11 +71,10 @@ class Retention:
         self.accuracy.copy_(theirs)
 
 
-def ends_of_stays(domain: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the rounds after which some client leaves or changes its domain, the last round with anybody included."""
-    leaves = (domain[:-1] != ABSENT) & (domain[1:] != domain[:-1])
-    last = np.flatnonzero((domain != ABSENT).any(1))[-1:]
-    return np.union1d(np.flatnonzero(leaves.any(1)), last)
+def last_visits(domain: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the rounds in which some domain is met for the last time by anybody."""
+    met = np.unique(domain[domain != ABSENT])
+    return np.unique([np.flatnonzero((domain == k).any(1))[-1] for k in met])
 
 
 def reference(federation: Federation, state: State, there: Tensor) -> Client:

@@ -38,7 +38,7 @@ class Experiment:
     share `stragglers` of uploads comes late by 1 to `delay` rounds and counts decay^age, or nothing if `stale` says so.
     `robust` is how the server guards its mixing (with `cap`, `clip` and `trim`), while so many `liars` tell a `lie`.
     `noise`, or what `epsilon` and `delta` ask for, goes on uploaded statistics; batches below `min_batch` stay at home.
-    With `retention`, so many images of every domain met are predicted again whenever a client's stay ends (forgetting).
+    With `retention`, as many images of every domain met are predicted again whenever one is left for good (forgetting).
     `engine` is what plays the rounds: ours, or Flower's simulation, which is slower and gives the same.
     `layout` and `size` are for folders of images and masks (dataset=masked).
     `parameters` holds the methods' own, by method and parameter name.
