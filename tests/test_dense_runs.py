@@ -141,7 +141,7 @@ def test_a_run_leaves_a_record_a_summary_and_a_report(play, tmp_path, values):
     page = result.write_report(tmp_path)
     assert "Predicted masks" in page.read_text(encoding="utf-8")
     assert (tmp_path / "masks.png").stat().st_size > 1000
-    assert "| mIoU | Dice |" in result.table().markdown()
+    assert "| mIoU | class mean | Dice = macro F1 | worst client |" in result.table().markdown()
 
 
 def test_what_is_kept_of_earlier_domains_is_measured_by_pixels(data, module):

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.records import Record
 from fedctta.report.columns import arrange
-from fedctta.report.masks import MOST_DOMAINS, masks_figure, masks_section, paint, shown_runs
+from fedctta.report.masks import MOST_DOMAINS, image_iou, masks_figure, masks_section, paint, shown_runs
 from fedctta.report.table import results_table
 
 Fake = Callable[..., Record]
@@ -35,8 +36,16 @@ def test_the_figure_has_image_truth_and_every_method(fake: Fake) -> None:
     met = min(MOST_DOMAINS, len(runs[0].accuracy_by_domain))
     assert len(figure.axes) == met * 5
     titles = [ax.get_title() for ax in figure.axes[:5]]
-    assert titles[:2] == ["image", "truth"]
-    assert titles[4].startswith("FedCTTA\nmIoU")
+    assert titles == ["image", "truth", "Local", "FedAvg", "FedCTTA"]
+    first = runs[2].pictures[0]
+    assert figure.axes[4].get_xlabel() == f"mIoU {100 * image_iou(first[..., 3], first[..., 4]):.2f}"
+    assert figure.axes[1].get_xlabel() == ""
+
+
+def test_the_overlap_of_one_image() -> None:
+    truth = np.array([[0, 0, 0, 1], [1, 1, IGNORE, IGNORE]], np.uint8)
+    guess = np.array([[0, 0, 1, 1], [1, 2, 0, 1]], np.uint8)
+    assert image_iou(truth, guess) == pytest.approx((2 / 3 + 2 / 4) / 2)  # class 2 is not in the image
 
 
 def test_methods_shown_other_images_are_left_out(fake: Fake) -> None:

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from fedctta.data.mask_layouts import IGNORE
+from fedctta.metrics import mean_iou
 from fedctta.records import Record
 from fedctta.report.columns import Column
 from fedctta.report.figures import STYLE, new_figure
@@ -40,6 +41,14 @@ def paint(classes: NDArray[np.uint8]) -> NDArray[np.float64]:
     return painted
 
 
+def image_iou(truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> float:
+    """Return the mean intersection over union of one image: of the classes in it, ignored pixels aside."""
+    here = truth != IGNORE
+    true, guess = truth[here], predicted[here]
+    seen, right, told = (np.bincount(part, minlength=IGNORE) for part in (true, true[true == guess], guess))
+    return mean_iou(seen, right, told)
+
+
 def shown_runs(column: Column) -> dict[str, Record]:
     """Return the first seed of every method, of those that were shown the same images as the first."""
     runs = {label: found[0] for label, found in column.methods.items() if found[0].dense}
@@ -59,7 +68,7 @@ def masks_figure(column: Column) -> Figure | None:
     met = [k for k in range(len(first.domains)) if (first.domain == k).any()][:MOST_DOMAINS]
     ratio = first.pictures.shape[1] / first.pictures.shape[2]
     with mpl.rc_context(STYLE):
-        figure = new_figure(0.6 + 1.35 * (2 + len(runs)), 0.9 + (1.35 * ratio + 0.12) * len(met))
+        figure = new_figure(0.6 + 1.35 * (2 + len(runs)), 0.9 + (1.35 * ratio + 0.22) * len(met))
         axes = figure.subplots(len(met), 2 + len(runs), squeeze=False)
         for line, k in zip(axes, met, strict=True):
             image, truth = first.pictures[k, ..., :3], first.pictures[k, ..., 3]
@@ -70,8 +79,9 @@ def masks_figure(column: Column) -> Figure | None:
                 ax.set_yticks([])
                 ax.spines[:].set_visible(False)
             line[0].set_ylabel(first.domains[k].replace("_", " "))
-        titles = ["image", "truth", *(f"{label}\nmIoU {number(100 * run.miou)}" for label, run in runs.items())]
-        for ax, title in zip(axes[0], titles, strict=True):
+            for ax, run in zip(line[2:], runs.values(), strict=True):
+                ax.set_xlabel(f"mIoU {number(100 * image_iou(truth, run.pictures[k, ..., 4]))}", size=8)
+        for ax, title in zip(axes[0], ["image", "truth", *runs], strict=True):
             ax.set_title(title, weight="normal", size=9, loc="center")
         _legend(figure, first.settings)
     return figure
@@ -98,7 +108,10 @@ def masks_section(columns: Sequence[Column]) -> str:
         figure.savefig(file, format="png")
         data, words = base64.b64encode(file.getvalue()).decode("ascii"), f"Masks, {name}"
         parts.append(f'<p><img alt="{escape(words)}" class="masks" src="data:image/png;base64,{data}"></p>')
-    note = "The first image of each domain's last batch, for the first client there; first seed. White counts nowhere."
+    note = (
+        "The first image of each domain's last batch, for the first client there; first seed. White counts nowhere."
+        " Below a mask stands the mIoU of this one image; the run's is in the table below."
+    )
     return (
         '<section aria-labelledby="h-masks"><h2 id="h-masks">Predicted masks</h2>'
         f'{"".join(parts)}<p class="note">{note}</p></section>'

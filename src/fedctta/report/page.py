@@ -15,7 +15,7 @@ from fedctta.records import Record
 from fedctta.report.columns import ORACLE, arrange, flat, methods, varying
 from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
-from fedctta.report.table import OVERLAP, Cell, Table
+from fedctta.report.table import Cell, Table
 from fedctta.report.text import human_bytes, number
 
 _SCRIPTS = ("page.js", "lines.js", "dots.js", "matrix.js")
@@ -32,7 +32,12 @@ def page(records: Sequence[Record], table: Table, title: str) -> str:
         "style": _asset("page.css"),
         "lead": _lead(records, table),
         "results": _results(table),
-        "measures": _by_method(table, (*OVERLAP * table.dense, *_MEASURES), partial(_measures, dense=table.dense)),
+        "measures": _by_method(
+            table,
+            (*["mIoU"] * table.dense, "class mean", table.f1_name, *_MEASURES),
+            partial(_measures, dense=table.dense),
+        ),
+        "dice": " (Dice)" if table.dense else "",
         "cost": _by_method(table, _COSTS, _costs),
         "settings": _settings(records),
         "data": _json(data),
@@ -126,7 +131,7 @@ def _accuracy(cell: Cell | None, best: bool, paper: bool) -> str:
     return f'{ours}<td class="n quiet">{number(cell.published)}</td><td class="n quiet">{gap}</td>'
 
 
-_MEASURES = ("class mean", "macro F1", "worst client", "major class", "minor class", "ECE", "entropy", "absent classes")
+_MEASURES = ("worst client", "major class", "minor class", "ECE", "entropy", "absent classes")
 _COSTS = ("sent", "received", "time", "memory", "same-domain weight", "seeds")
 
 
@@ -147,7 +152,7 @@ def _by_method(table: Table, names: Sequence[str], values: Callable[[Cell], list
 
 def _measures(cell: Cell, dense: bool = False) -> list[str]:
     shares = (
-        *(cell.miou, cell.dice) * dense,
+        *(cell.miou,) * dense,
         cell.mean_class_accuracy,
         cell.macro_f1,
         cell.worst_client,

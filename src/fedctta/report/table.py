@@ -21,7 +21,6 @@ from fedctta.report.text import human_bytes, number, roomy
 
 Published = Mapping[str, Mapping[str, Any]]
 Grid = tuple[list[str], list[list[str]]]
-OVERLAP = ("mIoU", "Dice")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Cell:
     mean_entropy: float  # in nats
     absent_classes: float
     miou: float = nan  # of dense runs
-    dice: float = nan
     forgetting: float = nan  # in points, where it was measured
 
     @property
@@ -92,6 +90,11 @@ class Table:
         return any(cell and cell.dense for row in self.rows for cell in row.cells)
 
     @property
+    def f1_name(self) -> str:
+        """The head of the column of macro F1: of pixels it is the mean Dice coefficient of the classes."""
+        return "Dice = macro F1" if self.dense else "macro F1"
+
+    @property
     def forgets(self) -> bool:
         """Whether forgetting was measured anywhere."""
         return any(cell and isfinite(cell.forgetting) for row in self.rows for cell in row.cells)
@@ -104,7 +107,7 @@ class Table:
         """Return one line a method and column, full precision, empty where a number is not known."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        unknown = {"miou": self.dense, "dice": self.dense, "forgetting": self.forgets}
+        unknown = {"miou": self.dense, "forgetting": self.forgets}
         names = [n for n in Cell.__dataclass_fields__ if unknown.get(n, True)]
         writer.writerow(["method", "column", *names])
         for row in self.rows:
@@ -124,13 +127,13 @@ class Table:
         return [(accuracy[0] + cost[0][2:], body), alone]
 
     def _measure_grid(self, clean: Any) -> Grid:
-        head = ["method", "column", *OVERLAP * self.dense, "class mean", "macro F1", "worst client", "ECE"]
+        head = ["method", "column", *["mIoU"] * self.dense, "class mean", self.f1_name, "worst client", "ECE"]
         head += ["forgetting"] * self.forgets
         body = [
             [
                 clean(row.label),
                 clean(column),
-                *(number(value) for value in (cell.miou, cell.dice) if self.dense),
+                *(number(value) for value in (cell.miou,) if self.dense),
                 number(cell.mean_class_accuracy),
                 number(cell.macro_f1),
                 number(cell.worst_client),
@@ -234,7 +237,6 @@ def _cell(runs: Sequence[Record], published: float) -> Cell:
         mean_entropy=mean("mean_entropy"),
         absent_classes=mean("absent_classes"),
         miou=100 * mean("miou") if all(run.dense for run in runs) else nan,
-        dice=100 * mean("dice") if all(run.dense for run in runs) else nan,
         forgetting=100 * mean("forgetting"),
     )
 
