@@ -7,21 +7,32 @@ import numpy as np
 import pytest
 
 from fedctta.records import Record
-from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, shifts, spread_out
+from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, shifts, spread_out, window
 
 Fake = Callable[..., Record]
 
 
 def test_smoothing_pools_images_not_rounds(fake: Fake) -> None:
-    run = fake(rounds=60, clients=1)  # window: 60 / 30 = 2 rounds, so one to each side
+    run = fake(rounds=60, clients=1)  # window: 60 / 30 = 2 rounds
     seen, correct = np.zeros((60, 1), np.int32), np.zeros((60, 1), np.int32)
     seen[10], correct[10] = 30, 30
     seen[11], correct[11] = 10, 0
     curve = accuracy_over_time([replace(run, seen=seen, correct=correct)])
-    assert curve[9] == 100
-    assert curve[10] == pytest.approx(75)  # 30 of 40
+    assert np.isnan(curve[9])
+    assert curve[10] == 100
+    assert curve[11] == pytest.approx(75)  # 30 of 40
     assert curve[12] == 0
     assert np.isnan(curve[13])
+
+
+@pytest.mark.parametrize("rounds", [30, 75, 750])
+def test_a_step_does_not_show_before_it_happens(fake: Fake, rounds: int) -> None:
+    run, step = fake(rounds=rounds, clients=1), rounds // 2
+    correct = np.where(np.arange(rounds)[:, None] < step, 2, 9).astype(np.int32)  # of 10
+    curve = accuracy_over_time([replace(run, seen=np.full_like(correct, 10), correct=correct)])
+    assert curve[:step] == pytest.approx(20)
+    assert curve[step] > 20
+    assert curve[step + window(rounds) - 1 :] == pytest.approx(90)
 
 
 def test_seeds_of_different_length_are_pooled(fake: Fake) -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import fedctta.report
@@ -56,6 +58,62 @@ def test_no_moment_of_a_collaboration_is_shown_twice(fake: Fake, kept: int, expe
     titles = [axes.get_title(loc="left") for axes in collaboration_figure(column).axes]
     rounds = [title for title in titles if title.startswith("round")]
     assert len(rounds) == len(set(rounds)) == expected
+
+
+def heat_maps(figure: Figure) -> list[Axes]:
+    return [axes for axes in figure.axes if axes.images]
+
+
+def test_clients_are_numbered_along_both_axes(fake: Fake) -> None:
+    (column,) = arrange([fake(clients=20)])
+    maps = heat_maps(collaboration_figure(column))
+    assert len(maps) == 4
+    for axes in maps:
+        for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+            assert [label.get_text() for label in labels] == ["1", "5", "9", "13", "17"]
+        assert axes.get_xlabel() == "from client"
+    assert maps[0].get_ylabel() == "FedCTTA\nclient"
+
+
+def test_a_client_that_is_away_has_a_hatched_row_and_no_part_in_the_mean(fake: Fake) -> None:
+    run = fake(rounds=9, clients=3)
+    domain = run.domain.copy()
+    domain[:, 1], domain[1:, 2] = -1, -1
+    (column,) = arrange([replace(run, domain=domain)])
+    mean, later = heat_maps(collaboration_figure(column))[:2]
+    assert np.ma.getmaskarray(mean.images[0].get_array())[1].all()
+    assert np.asarray(mean.images[0].get_array())[2] == pytest.approx(run.collaboration[0, 2], abs=1e-6)
+    assert np.ma.getmaskarray(later.images[0].get_array()).all(1).tolist() == [False, True, True]
+    assert mean.patch.get_hatch()
+
+
+def test_lines_that_coincide_are_all_seen_and_named(fake: Fake) -> None:
+    names = ("local", "fedavg", "fedctta", "oracle")
+    runs = [fake(rounds=60, aggregator=name, accuracy=0.5 if name == "local" else 0.7) for name in names]
+    (column,) = arrange(runs)
+    axes = time_figure(column, pens(column.methods)).axes[0]
+    assert axes.get_xlabel().endswith("in one line: FedAvg = FedCTTA = Oracle (upper bound)")
+    styles = [line.get_linestyle() for line in axes.get_lines()[:4]]
+    assert styles == ["-", "-", "--", "--"]
+    dashes = [line._dash_pattern for line in axes.get_lines()[2:4]]
+    assert dashes[0][0] != dashes[1][0]  # each begins where the other has a gap
+    assert all(on < off for _, (on, off) in dashes)
+
+
+def test_dots_at_one_place_do_not_hide_each_other(fake: Fake) -> None:
+    (column,) = arrange([fake(aggregator=name, accuracy=0.7) for name in ("fedavg", "oracle")])
+    first, second = domain_figure(column, pens(column.methods)).axes[0].get_lines()
+    assert (np.asarray(first.get_xdata()) == np.asarray(second.get_xdata())).all()
+    assert (np.asarray(first.get_ydata()) != np.asarray(second.get_ydata())).all()
+
+
+def test_a_smoothed_curve_says_of_which_rounds_it_is(fake: Fake) -> None:
+    def label(rounds: int) -> str:
+        (column,) = arrange([fake(rounds=rounds)])
+        return time_figure(column, pens(column.methods)).axes[0].get_xlabel()
+
+    assert label(750) == "round (each point: the 25 rounds up to it)"
+    assert label(30) == "round"
 
 
 def test_overview_has_a_line_a_column(fake: Fake) -> None:

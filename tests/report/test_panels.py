@@ -41,8 +41,21 @@ def test_lines_follow_the_columns(table):
     assert [60.5, 70.0] in [list(map(float, line.get_ydata())) for line in ax.lines]
 
 
+def test_lines_that_coincide_are_named(table):
+    lines = tuple(replace(line, entries=table.lines[0].entries) for line in table.lines)
+    (ax,) = panel_figure(replace(table, figure="lines", axis="T", lines=lines)).axes
+    assert ax.get_xlabel() == "T\nin one line: FedAvg = FedTSA"
+
+
 @pytest.mark.parametrize(
-    ("metric", "label"), [("accuracy", "accuracy (%)"), ("miou", "mIoU (%)"), ("minor", "accuracy of")]
+    ("metric", "label"),
+    [
+        ("accuracy", "accuracy (%)"),
+        ("miou", "mIoU (%)"),
+        ("minor", "accuracy of"),
+        ("forgetting", "forgetting (points)"),
+        ("seconds", "seconds per client"),
+    ],
 )
 def test_axes_are_named_after_what_is_counted(table, metric, label):
     dots, lines = (panel_figure(replace(table, figure=figure, metric=metric)) for figure in ("dots", "lines"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,26 @@ def test_weights_survive_the_packing(fake: Fake) -> None:
     assert np.abs(weights - run.collaboration).max() < packed["weights"]["top"] / 250
     met = np.frombuffer(base64.b64decode(packed["met"]), np.uint8).reshape(12, 6)
     assert (met == run.domain).all()
+
+
+def test_the_mean_leaves_out_clients_that_are_away(fake: Fake) -> None:
+    run = fake(rounds=4, clients=3)
+    domain = run.domain.copy()
+    domain[1:, 1], domain[:, 2] = -1, -1
+    mean = data_of(replace(run, domain=domain))["matrices"][0]["mean"]
+    assert mean["there"] == [True, True, False]
+    bytes_ = np.frombuffer(base64.b64decode(mean["bytes"]), np.uint8).reshape(3, 3)
+    weights = mean["top"] * (bytes_ / 255) ** 2
+    assert np.abs(weights[1] - run.collaboration[0, 1]).max() < mean["top"] / 100
+    assert not weights[2].any()
+
+
+def test_the_page_knows_what_lies_on_what(fake: Fake) -> None:
+    runs = [fake(aggregator=name, accuracy=0.7) for name in ("fedavg", "oracle")]
+    column = data_of(*runs)["columns"][0]
+    assert column["together"] == [["FedAvg", "Oracle (upper bound)"]]
+    assert column["coincidence"] == "FedAvg = Oracle (upper bound)"
+    assert all(a != b for a, b in zip(*column["aside"].values(), strict=True))
 
 
 def test_many_clients_get_fewer_rounds_and_too_many_none(fake: Fake) -> None:

@@ -14,19 +14,23 @@ Array = NDArray[np.float64]
 
 
 def accuracy_over_time(runs: Sequence[Record]) -> Array:
-    """Accuracy in percent around every round, pooled over seeds and clients.
+    """Accuracy in percent up to every round, pooled over seeds and clients.
 
-    a(t) = 100 * sum correct / sum seen over the rounds within half a window of t; the window is a thirtieth
-    of the run. Rounds around which nothing was seen are nan.
+    a(t) = 100 * sum correct / sum seen over rounds t - w + 1 to t, with w = `window`: no later round counts, so a curve
+    never moves before what moves it. Where nothing was seen in the window it is nan.
     """
     rounds = max(run.seen.shape[0] for run in runs)
     correct, seen = np.zeros(rounds), np.zeros(rounds)
     for run in runs:
         correct[: run.seen.shape[0]] += run.correct.sum(1)
         seen[: run.seen.shape[0]] += run.seen.sum(1)
-    half = round(rounds / 30) // 2
-    right, total = _window_sum(correct, half), _window_sum(seen, half)
+    right, total = (_trailing_sum(counts, window(rounds)) for counts in (correct, seen))
     return 100 * np.divide(right, total, out=np.full(rounds, np.nan), where=total > 0)
+
+
+def window(rounds: int) -> int:
+    """Return over how many rounds a curve is smoothed: a thirtieth of the run, at least one."""
+    return max(1, round(rounds / 30))
 
 
 def accuracy_by_domain(runs: Sequence[Record]) -> dict[str, float]:
@@ -86,11 +90,6 @@ def spread_out(count: int, most: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)) if count else _NONE
 
 
-def scale_floor(clients: int) -> float:
-    """Return the least a heat map's scale should reach to, so that uniform weights look pale, not extreme."""
-    return min(1.0, 2.0 / clients)
-
-
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -99,7 +98,6 @@ def _stretches(sequence: NDArray[np.int32]) -> tuple[tuple[int, int], ...]:
     return tuple((int(t), int(sequence[t])) for t in starts)
 
 
-def _window_sum(values: Array, half: int) -> Array:
+def _trailing_sum(values: Array, width: int) -> Array:
     total = np.concatenate([[0.0], np.cumsum(values)])
-    at = np.arange(len(values))
-    return np.asarray(total[np.minimum(at + half + 1, len(values))] - total[np.maximum(at - half, 0)])
+    return np.asarray(total[1:] - total[np.maximum(np.arange(1, len(total)) - width, 0)])

@@ -8,17 +8,22 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from fedctta.records import Record
 from fedctta.report.colours import Pen, pens
 from fedctta.report.columns import NO_ADAPT, Column, arrange, methods
-from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, scale_floor, shifts
+from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, shifts, window
+from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
 from fedctta.report.text import human_bytes, number
+from fedctta.report.weights import mean_weights, scale_floor, weights_there
 
 MANY_SHIFTS = 60  # more vertical lines than this would hide the curves
+DASH = 6  # of lines that lie on one another, in line widths
 _INK, _FAINT = "#30343a", "#dfe2e6"
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -128,25 +133,35 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def line_styles(colours: Mapping[str, Pen], curves: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
+    """Return the line style of every curve: its pen's, and dashes that leave gaps for those it lies on."""
+    styles: dict[str, Any] = {label: (0, (4, 2)) if colours[label].dashed else "-" for label in curves}
+    for group in together(curves):
+        for place, label in enumerate(group):
+            styles[label] = (DASH * (len(group) - place), (DASH, DASH * (len(group) - 1))) if place else "-"
+    return styles
+
+
 def _draw_time(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> None:
-    for label, runs in column.methods.items():
-        curve = accuracy_over_time(runs)
-        pen = colours[label]
-        single = "o" if len(curve) == 1 else None
-        style = (0, (4, 2)) if pen.dashed else "-"
+    curves = {label: accuracy_over_time(runs) for label, runs in column.methods.items()}
+    styles = line_styles(colours, curves)
+    for label, curve in curves.items():
         axes.plot(
             np.arange(1, len(curve) + 1),
             curve,
-            color=pen.colour,
-            linestyle=style,
+            color=colours[label].colour,
+            linestyle=styles[label],
             linewidth=1.4,
-            marker=single,
+            marker="o" if len(curve) == 1 else None,
         )
     moved = shifts(next(iter(column.methods.values()))[0].domain)
     if len(moved) <= MANY_SHIFTS:
         for at in moved:
             axes.axvline(at + 0.5, color=_INK, alpha=0.45, linewidth=0.8, linestyle=":", zorder=0)
-    axes.set_xlabel("round")
+    width = window(max(map(len, curves.values())))
+    smoothed = f"round (each point: the {width} rounds up to it)" if width > 1 else "round"
+    same = coincidence(curves)
+    axes.set_xlabel(f"{smoothed}\nin one line: {same}" if same else smoothed)
     axes.set_ylabel("accuracy (%)")
     axes.grid(axis="y")
     axes.margins(x=0.01)
@@ -154,13 +169,14 @@ def _draw_time(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> None:
 
 def _draw_domains(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> None:
     names = _domains(column)
-    for label, runs in column.methods.items():
-        found = accuracy_by_domain(runs)
-        at = [k for k, name in enumerate(names) if name in found]
+    found = {label: accuracy_by_domain(runs) for label, runs in column.methods.items()}
+    values = np.array([[found[label].get(name, np.nan) for name in names] for label in found])  # [methods, domains]
+    aside = np.array([step_aside(row, near_dots(values)) for row in values.T.tolist()]).T
+    for label, across, off in zip(found, values, aside, strict=True):
         pen = colours[label]
         face = "white" if pen.dashed else pen.colour
-        values = [found[names[k]] for k in at]
-        axes.plot(values, at, linestyle="", marker="o", markersize=5, color=pen.colour, markerfacecolor=face)
+        rows = np.arange(len(names)) + off
+        axes.plot(across, rows, linestyle="", marker="o", markersize=5, color=pen.colour, markerfacecolor=face)
     axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel("accuracy (%)")
@@ -168,23 +184,48 @@ def _draw_domains(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> Non
 
 
 def _draw_collaboration(figure: Figure | SubFigure, line: Sequence[Axes], label: str, run: Record) -> None:
-    """Draw one method's row, all its pictures on one scale, and a W that was recorded once only once."""
-    kept = len(run.collaboration)
-    moments = sorted({round((kept - 1) * share) for share in (0.1, 0.5, 0.9)})
-    pictures = [run.collaboration.mean(0), *run.collaboration[moments]]
+    """Draw one method's row, and a W that was recorded once only once."""
+    shown = weights_there(run)
+    moments = sorted({round((len(shown) - 1) * share) for share in (0.1, 0.5, 0.9)})
     titles = ["mean", *(f"round {run.collaboration_rounds[k] + 1}" for k in moments)]
-    top = max(float(np.max(pictures)), scale_floor(run.collaboration.shape[1]))
+    draw_weights(figure, line, label, [mean_weights(run), *shown[moments]], titles)
+
+
+def draw_weights(
+    figure: Figure | SubFigure,
+    line: Sequence[Axes],
+    label: str,
+    pictures: Sequence[NDArray[Any]],
+    titles: Sequence[str],
+) -> None:
+    """Draw matrices of one method side by side on one scale: row i is what client i takes, hatched where it is away."""
+    clients = len(pictures[0])
+    known = np.concatenate([np.ravel(picture) for picture in pictures])
+    top = max(float(np.max(known, initial=0, where=np.isfinite(known))), scale_floor(clients))
     for axes in line[len(pictures) :]:
         axes.set_axis_off()
     for axes, picture, title in zip(line, pictures, titles, strict=False):
+        hatch_absence(axes)
         shown = axes.imshow(picture, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
         axes.set_title(title, weight="normal", size=9)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        number_clients(axes.xaxis, clients)
+        number_clients(axes.yaxis, clients)
+        axes.set_xlabel("from client", size=8)
         axes.spines[:].set_visible(False)
-    line[0].set_ylabel(label)
+    line[0].set_ylabel(f"{label}\nclient")
     bar = figure.colorbar(shown, ax=list(line), shrink=0.8, aspect=14, pad=0.01, ticks=[0, top], format="%.2g")
     bar.outline.set_visible(False)
+
+
+def hatch_absence(axes: Axes) -> None:
+    """Let cells that are nan, those of clients that are away, show as hatched."""
+    axes.patch.set(hatch="//////", edgecolor=_FAINT, linewidth=0)
+
+
+def number_clients(axis: Axis, clients: int) -> None:
+    """Number some of the clients along an axis, counted from 1."""
+    ticks = np.arange(0, clients, max(1, clients // 5))
+    axis.set_ticks(ticks, [str(k + 1) for k in ticks], size=7)
 
 
 def show_legend(figure: Figure, colours: Mapping[str, Pen], dots: bool = False) -> None:

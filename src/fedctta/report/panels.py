@@ -6,7 +6,6 @@ from math import isfinite
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -14,8 +13,18 @@ from numpy.typing import NDArray
 from fedctta.records import Record
 from fedctta.report.colours import pens
 from fedctta.report.comparison import MEASURES, Comparison
-from fedctta.report.curves import scale_floor, shifts
-from fedctta.report.figures import STYLE, new_figure, show_legend
+from fedctta.report.curves import shifts
+from fedctta.report.figures import (
+    STYLE,
+    draw_weights,
+    hatch_absence,
+    line_styles,
+    new_figure,
+    number_clients,
+    show_legend,
+)
+from fedctta.report.overlaps import coincidence
+from fedctta.report.weights import weights_there
 
 MOMENTS = 5  # matrices shown of a run
 _OURS, _PAPER = "#0072b2", "#d55e00"
@@ -60,16 +69,20 @@ def lines_figure(table: Comparison) -> Figure:
     figure = new_figure(8 if len(names) > 8 else 6, 4.2)
     ax = figure.subplots()
     at = np.arange(len(names))
+    curves = {line.label: np.array([entry.mean for entry in line.entries[: len(names)]]) for line in table.lines}
+    styles = line_styles(colours, curves)
     for line in table.lines:
-        pen, shown = colours[line.label], line.entries[: len(names)]
-        means, spreads = [e.mean for e in shown], [e.spread if isfinite(e.spread) else 0 for e in shown]
-        style = (0, (4, 2)) if pen.dashed else "-"
-        ax.errorbar(at, means, yerr=spreads, color=pen.colour, linestyle=style, marker="o", markersize=4, linewidth=1.4)
-        ax.plot(at, [e.paper for e in shown], "D", color=pen.colour, markerfacecolor="white", markersize=4.5)
+        colour, style, shown = colours[line.label].colour, styles[line.label], line.entries[: len(names)]
+        spreads = [e.spread if isfinite(e.spread) else 0 for e in shown]
+        means = curves[line.label]
+        ax.errorbar(at, means, yerr=spreads, color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.4)
+        ax.plot(at, [e.paper for e in shown], "D", color=colour, markerfacecolor="white", markersize=4.5)
     crowded = sum(map(len, names)) > 70
     ticks = [name.replace("_", " ") for name in names]
     ax.set_xticks(at, ticks, rotation=40 if crowded else 0, ha="right" if crowded else "center")
-    ax.set_xlabel(table.axis or {"domain": "corruption", "position": "position in time"}.get(table.across, ""))
+    axis = table.axis or {"domain": "corruption", "position": "position in time"}.get(table.across, "")
+    same = coincidence(curves)
+    ax.set_xlabel(f"{axis}\nin one line: {same}".lstrip() if same else axis)
     ax.set_ylabel(MEASURES[table.metric])
     ax.set_title(table.name)
     ax.grid(axis="y")
@@ -86,16 +99,10 @@ def matrices_figure(table: Comparison) -> Figure:
     figure = new_figure(1.2 + 1.75 * MOMENTS, 0.5 + 1.95 * len(runs))
     axes = figure.subplots(len(runs), MOMENTS, squeeze=False)
     for line, (label, run) in zip(axes, runs, strict=True):
-        chosen = np.linspace(0.5 / MOMENTS, 1 - 0.5 / MOMENTS, MOMENTS) * (len(run.collaboration) - 1)
-        pictures = run.collaboration[chosen.round().astype(int)]
-        top = max(float(pictures.max()), scale_floor(pictures.shape[1]))
-        for ax, picture, k in zip(line, pictures, chosen.round().astype(int), strict=True):
-            shown = ax.imshow(picture, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
-            ax.set_title(f"round {run.collaboration_rounds[k] + 1}", weight="normal", size=9)
-            _number_clients(ax, picture.shape[0], both=True)
-        line[0].set_ylabel(label)
-        bar = figure.colorbar(shown, ax=list(line), shrink=0.8, aspect=14, pad=0.01, ticks=[0, top], format="%.2g")
-        bar.outline.set_visible(False)
+        shares = np.linspace(0.5 / MOMENTS, 1 - 0.5 / MOMENTS, MOMENTS)
+        chosen = (shares * (len(run.collaboration) - 1)).round().astype(int)
+        titles = [f"round {run.collaboration_rounds[k] + 1}" for k in chosen]
+        draw_weights(figure, line, label, list(weights_there(run)[chosen]), titles)
     return figure
 
 
@@ -111,8 +118,10 @@ def client_figure(table: Comparison) -> Figure:
             ax.axvline(at + 0.5, color="#30343a", alpha=0.4, linewidth=0.7, linestyle=":")
         ax.set_title(f"{label}: weights of client 1")
         ax.set_xlabel("round")
-        ax.set_ylabel("client")
-        _number_clients(ax, weights.shape[1], both=False)
+        ax.set_ylabel("from client")
+        number_clients(ax.yaxis, weights.shape[1])
+        hatch_absence(ax)
+        ax.spines[:].set_visible(False)
         figure.colorbar(shown, ax=ax, pad=0.01, aspect=14).outline.set_visible(False)
     return figure
 
@@ -120,7 +129,7 @@ def client_figure(table: Comparison) -> Figure:
 def _over_time(run: Record) -> NDArray[np.float32]:
     """Return weights[T, N] of client 1, each kept matrix standing until the next."""
     at = np.searchsorted(run.collaboration_rounds, np.arange(len(run.seen)), side="right") - 1
-    weights: NDArray[np.float32] = run.collaboration[np.clip(at, 0, None), 0]
+    weights: NDArray[np.float32] = weights_there(run)[np.clip(at, 0, None), 0]
     return weights
 
 
@@ -131,15 +140,6 @@ def _first_runs(table: Comparison) -> list[tuple[str, Record]]:
         if records:
             found.setdefault(row, records[0])
     return list(found.items())
-
-
-def _number_clients(ax: Axes, clients: int, both: bool) -> None:
-    ticks = np.arange(0, clients, max(1, clients // 5))
-    ax.set_yticks(ticks, [str(k + 1) for k in ticks])
-    if both:
-        ax.set_xticks(ticks, [str(k + 1) for k in ticks])
-        ax.tick_params(labelsize=7)
-    ax.spines[:].set_visible(False)
 
 
 def _explain(figure: Figure, table: Comparison) -> None:

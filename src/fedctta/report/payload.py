@@ -13,14 +13,9 @@ from numpy.typing import NDArray
 from fedctta.records import Record
 from fedctta.report.colours import pens
 from fedctta.report.columns import NO_ADAPT, Column, methods
-from fedctta.report.curves import (
-    accuracy_by_domain,
-    accuracy_over_time,
-    groups,
-    known_domain,
-    scale_floor,
-    spread_out,
-)
+from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, spread_out
+from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
+from fedctta.report.weights import mean_weights, scale_floor, weights_there
 
 MOST_POINTS = 600  # of a curve
 MOST_MATRICES = 150  # of a run
@@ -47,6 +42,8 @@ def _column(column: Column) -> dict[str, Any]:
     by_domain = {label: accuracy_by_domain(runs) for label, runs in column.methods.items()}
     every = dict.fromkeys(name for runs in column.methods.values() for run in runs for name in run.domains)
     met = [name for name in every if any(name in found for found in by_domain.values())]
+    dots = np.array([[found.get(name, np.nan) for name in met] for found in by_domain.values()])  # [methods, domains]
+    aside = np.array([step_aside(row, near_dots(dots)) for row in dots.T.tolist()]).T
     return {
         "name": column.name,
         "rounds": rounds,
@@ -55,9 +52,10 @@ def _column(column: Column) -> dict[str, Any]:
         "groups": [{"name": g.name, "stretches": g.stretches} for g in groups(first)[:MOST_GROUPS]],
         "domains": first.domains,
         "met": met,
-        "byDomain": {
-            label: [_round(found.get(name, float("nan"))) for name in met] for label, found in by_domain.items()
-        },
+        "together": together(curves),
+        "coincidence": coincidence(curves),
+        "byDomain": {label: [_round(value) for value in row] for label, row in zip(by_domain, dots, strict=True)},
+        "aside": {label: row.tolist() for label, row in zip(by_domain, aside, strict=True)},
     }
 
 
@@ -83,23 +81,23 @@ def _matrix(column: str, label: str, run: Record, share: int) -> dict[str, Any]:
     most = min(MOST_MATRICES, share // clients**2 - 1)
     kept = spread_out(len(run.collaboration), most)
     at = run.collaboration_rounds[kept]
-    slots = np.clip(at, 0, len(run.domain) - 1)
-    met = np.where(run.domain[slots] < 0, _ABSENT, known_domain(run.domain)[slots])
+    met = np.where(run.domain[at] < 0, _ABSENT, run.domain[at])
+    mean = mean_weights(run)
     return {
         "name": f"{label} (seed {run.settings.get('seed', '-')})",
         "column": column,
         "clients": clients,
         "floor": round(scale_floor(clients), 6),
         "rounds": at.tolist(),
-        "weights": _packed(run.collaboration[kept]),
-        "mean": _packed(run.collaboration.mean(0)),
+        "weights": _packed(weights_there(run)[kept]),
+        "mean": {**_packed(mean), "there": np.isfinite(mean).all(1).tolist()},
         "domains": run.domains,
         "met": _text(met.astype(np.uint8)),
     }
 
 
-def _packed(weights: NDArray[np.float32]) -> dict[str, Any]:
-    """Quantise to a byte each, w = top * (q / 255)^2: the square keeps small weights apart."""
+def _packed(weights: NDArray[np.floating[Any]]) -> dict[str, Any]:
+    """Quantise to a byte each, w = top * (q / 255)^2: the square keeps small weights apart; nan is 0."""
     plain = np.clip(np.nan_to_num(weights), 0, None)
     top = float(plain.max()) or 1.0
     return {"top": round(top, 6), "bytes": _text(np.round(255 * np.sqrt(plain / top)).astype(np.uint8))}

@@ -30,7 +30,8 @@ function drawDots() {
       const value = column.byDomain[label][k], pen = data.pens[label];
       if (value === null) continue;
       const fill = pen.dashed ? "var(--ground)" : pen.colour;
-      put(svg, "circle", { cx: x(value), cy: y, r: 4.8, fill, stroke: pen.dashed ? pen.colour : "var(--ground)", "stroke-width": pen.dashed ? 2 : 1 });
+      const cy = y + step * column.aside[label][k];
+      put(svg, "circle", { cx: x(value), cy, r: 4.8, fill, stroke: pen.dashed ? pen.colour : "var(--ground)", "stroke-width": pen.dashed ? 2 : 1 });
     }
   });
   dots.frame = { column, labels, top, step };

@@ -43,12 +43,19 @@ function drawLines() {
   for (const label of labels) {
     const pen = data.pens[label];
     const style = { fill: "none", stroke: pen.colour, "stroke-width": 1.8, "stroke-linejoin": "round" };
-    if (pen.dashed) style["stroke-dasharray"] = "5 3";
+    const group = (column.together.find((found) => found.includes(label)) ?? []).filter((l) => labels.includes(l));
+    const place = group.indexOf(label);
+    if (group.length > 1) {
+      // Curves that lie on one another: the first is whole, the others leave gaps for it and for one another.
+      if (place) style["stroke-dasharray"] = `7 ${7 * (group.length - 1)}`;
+      style["stroke-dashoffset"] = -7 * place;
+    } else if (pen.dashed) style["stroke-dasharray"] = "5 3";
     put(svg, "path", { ...style, d: pathOf(column.at, column.curves[label], x, y) });
     const points = column.curves[label].length;
     if (points === 1 && column.curves[label][0] !== null)
       put(svg, "circle", { cx: x(0), cy: y(column.curves[label][0]), r: 4, fill: pen.colour });
   }
+  $("same").textContent = column.coincidence ? `In one line: ${column.coincidence}. ` : "";
   lines.cursor = put(svg, "g");
   lines.frame = { column, labels, group, x, y, top, bottom };
 }
@@ -68,8 +75,8 @@ function pathOf(rounds, values, x, y) {
 function drawStretches(svg, column, group, x, top, bottom, right) {
   const many = group.stretches.length > MANY_SHIFTS;
   group.stretches.forEach(([start, domain], k) => {
-    const from = x(start);
-    const to = k + 1 < group.stretches.length ? x(group.stretches[k + 1][0]) : right;
+    const from = x(Math.max(0, start - 0.5)); // between the last round of one domain and the first of the next
+    const to = k + 1 < group.stretches.length ? x(group.stretches[k + 1][0] - 0.5) : right;
     if (domain < 0) return;
     const colour = domainColour(domain, column.domains.length);
     put(svg, "rect", { x: from, y: top - 12, width: Math.max(0.5, to - from - (many ? 0 : 1)), height: 4, fill: colour });

@@ -22,14 +22,16 @@ function openRun() {
   drawMatrix();
 }
 
-// What is on show: weight(i, j), where the scale ends, and the domain of each client (ABSENT: away, or no single one).
+// What is on show: weight(i, j), where the scale ends, the domain of each client (ABSENT: away, or no single one), and
+// whether it was there: nothing was mixed for one that is away, so its row is struck out.
 function view() {
   const { run } = matrix, n = run.clients, k = Number($("round").value);
   const average = $("average").checked;
   const bytes = average ? matrix.mean : matrix.weights.subarray(k * n * n, (k + 1) * n * n);
   const top = (average ? run.mean : run.weights).top;
   const met = average ? new Uint8Array(n).fill(ABSENT) : matrix.met.subarray(k * n, (k + 1) * n);
-  return { n, k, average, met, scale: Math.max(top, run.floor), weight: (i, j) => top * (bytes[i * n + j] / 255) ** 2 };
+  const there = (i) => (average ? run.mean.there[i] : met[i] !== ABSENT);
+  return { n, k, average, met, there, scale: Math.max(top, run.floor), weight: (i, j) => top * (bytes[i * n + j] / 255) ** 2 };
 }
 
 function drawMatrix() {
@@ -45,9 +47,13 @@ function drawMatrix() {
   pen.scale(sharp, sharp);
   pen.font = "10px system-ui, sans-serif";
   pen.textBaseline = "middle";
-  const gap = size > 6 ? 1 : 0;
+  const gap = size > 6 ? 1 : 0, quiet = style.getPropertyValue("--strong");
   for (let i = 0; i < n; i++) {
     for (let j = 0; j < n; j++) {
+      if (!now.there(i)) {
+        strike(pen, edge + j * size, edge + i * size, size - gap, quiet);
+        continue;
+      }
       const share = Math.min(1, now.weight(i, j) / now.scale);
       pen.fillStyle = `rgb(${from.map((low, c) => Math.round(low + share * (to[c] - low))).join(",")})`;
       pen.fillRect(edge + j * size, edge + i * size, size - gap, size - gap);
@@ -74,6 +80,14 @@ function drawMatrix() {
   describe(now);
 }
 
+function strike(pen, x, y, size, colour) {
+  pen.strokeStyle = colour;
+  pen.beginPath();
+  pen.moveTo(x, y + size);
+  pen.lineTo(x + size, y);
+  pen.stroke();
+}
+
 function describe({ k, average, met, scale, weight }) {
   const { run } = matrix;
   $("when").textContent = average ? `mean of ${run.column}` : `round ${run.rounds[k] + 1}, ${run.column}`;
@@ -91,8 +105,10 @@ function readMatrix(i, j, speaking) {
   matrix.cell = [i, j];
   drawMatrix();
   const who = (c) => `client ${c + 1}${now.met[c] === ABSENT ? "" : ` (${words(run.domains[now.met[c]])})`}`;
-  const title = i === j ? `${who(i)} keeps` : `${who(i)} takes`;
-  const found = [[i === j ? "of its own" : `from ${who(j)}`, now.weight(i, j).toFixed(3)]];
+  const taking = i === j ? `${who(i)} keeps` : `${who(i)} takes`;
+  const title = now.there(i) ? taking : `${who(i)} is away`;
+  const what = [[i === j ? "of its own" : `from ${who(j)}`, now.weight(i, j).toFixed(3)]];
+  const found = now.there(i) ? what : [];
   const box = $("matrix").getBoundingClientRect();
   tell(box.left + scrollX + edge + (j + 0.5) * size, box.top + scrollY + edge + (i + 0.7) * size, title, found);
   if (speaking) speak(title, found);

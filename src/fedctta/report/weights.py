@@ -1,0 +1,34 @@
+"""Who listens to whom: the collaboration matrices W of a run as pictures show them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedctta.records import Record
+
+
+def weights_there(run: Record) -> NDArray[np.float32]:
+    """Return W of every kept round, the rows of clients that were away then nan: nothing was mixed for them.
+
+    A run that never sent anything keeps its identity once, for everybody who was ever there.
+    """
+    there = run.domain[run.collaboration_rounds] >= 0
+    if not run.bytes_up:
+        there = there | (run.domain >= 0).any(0)
+    shown: NDArray[np.float32] = np.where(there[..., None], run.collaboration, np.float32(np.nan))
+    return shown
+
+
+def mean_weights(run: Record) -> NDArray[np.float64]:
+    """Return the mean of W, every row over the kept rounds in which its client was there; nan if there was none."""
+    shown = weights_there(run)
+    rounds = np.isfinite(shown).all(2).sum(0)[:, None]
+    total = np.nansum(shown, axis=0, dtype=np.float64)
+    mean: NDArray[np.float64] = np.divide(total, rounds, out=np.full(total.shape, np.nan), where=rounds > 0)
+    return mean
+
+
+def scale_floor(clients: int) -> float:
+    """Return the least a heat map's scale should reach to, so that uniform weights look pale, not extreme."""
+    return min(1.0, 2.0 / clients)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedctta.records import Record
+from fedctta.report.weights import mean_weights, weights_there
+
+Fake = Callable[..., Record]
+
+
+@pytest.fixture
+def run(fake: Fake) -> Record:
+    """Client 1 is there always, client 2 in the second round only, client 3 never; who is away has an own row."""
+    domain = np.array([[0, -1, -1], [0, 1, -1]], np.int32)
+    w = np.stack([np.eye(3), np.array([[0.6, 0.4, 0], [0.3, 0.7, 0], [0, 0, 1]])]).astype(np.float32)
+    return replace(fake(rounds=2, clients=3), domain=domain, collaboration=w, collaboration_rounds=np.arange(2))
+
+
+def test_rows_of_clients_that_are_away_are_blank(run: Record) -> None:
+    blank = np.isnan(weights_there(run)).all(2)
+    assert blank.tolist() == [[False, True, True], [False, False, True]]
+
+
+def test_the_mean_counts_the_rounds_in_which_a_client_was_there(run: Record) -> None:
+    mean = mean_weights(run)
+    assert mean[0] == pytest.approx([0.8, 0.2, 0])
+    assert mean[1] == pytest.approx([0.3, 0.7, 0])  # and not the half of it plus half of itself
+    assert np.isnan(mean[2]).all()
+
+
+def test_who_never_sends_keeps_itself_whenever_it_comes(run: Record) -> None:
+    alone = replace(run, collaboration=np.eye(3, dtype=np.float32)[None], collaboration_rounds=np.zeros(1, np.int64))
+    mean = mean_weights(replace(alone, bytes_up=0))
+    assert mean[:2] == pytest.approx(np.eye(3)[:2])
+    assert np.isnan(mean[2]).all()
