@@ -36,6 +36,7 @@ def test_the_figure_has_image_truth_and_every_method(fake: Fake) -> None:
     met = min(MOST_DOMAINS, len(runs[0].accuracy_by_domain))
     assert len(figure.axes) == met * 5
     titles = [ax.get_title() for ax in figure.axes[:5]]
+    assert figure.get_suptitle() == "Predicted masks, niid"
     assert titles == ["image", "truth", "Local", "FedAvg", "FedCTTA"]
     first = runs[2].pictures[0]
     assert figure.axes[4].get_xlabel() == f"mIoU {100 * image_iou(first[..., 3], first[..., 4]):.2f}"

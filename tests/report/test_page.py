@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedctta.records import Record
@@ -69,6 +71,22 @@ def test_table_shows_best_paper_and_difference(fake: Fake) -> None:
     assert '<td class="n quiet">61.25</td><td class="n quiet">−1.25</td>' in text
     assert text.count("<strong>") == 1
     assert "FedCTTA reaches 60.00 %, 10.00 points above Local." in text
+
+
+def test_a_measure_is_shown_where_there_is_something_to_show(fake: Fake) -> None:
+    run = fake()
+    assert ">absent classes<" not in html([run])
+    assert ">forgetting<" not in html([run])
+    one_more = {
+        name: np.pad(getattr(run, name), ((0, 0), (0, 0), (0, 1)))
+        for name in ("class_seen", "class_right", "class_predicted")
+    }
+    assert ">absent classes<" in html([replace(run, **one_more)])
+    lost = np.where(np.arange(len(run.domains)) == run.domain[0, 0], 0.5, 0.0)[None]
+    measured = replace(run, retained=np.concatenate([lost, 0 * lost]), retained_rounds=np.array([1, 29]))
+    text = html([measured])
+    assert ">forgetting<" in text
+    assert f'<td class="n">{100 * measured.forgetting:.2f}</td></tr>' in text
 
 
 def test_settings_are_all_there(fake: Fake) -> None:

@@ -68,7 +68,7 @@ def masks_figure(column: Column) -> Figure | None:
     met = [k for k in range(len(first.domains)) if (first.domain == k).any()][:MOST_DOMAINS]
     ratio = first.pictures.shape[1] / first.pictures.shape[2]
     with mpl.rc_context(STYLE):
-        figure = new_figure(0.6 + 1.35 * (2 + len(runs)), 0.9 + (1.35 * ratio + 0.22) * len(met))
+        figure = new_figure(0.6 + 1.35 * (2 + len(runs)), 1.1 + (1.35 * ratio + 0.22) * len(met))
         axes = figure.subplots(len(met), 2 + len(runs), squeeze=False)
         for line, k in zip(axes, met, strict=True):
             image, truth = first.pictures[k, ..., :3], first.pictures[k, ..., 3]
@@ -83,6 +83,7 @@ def masks_figure(column: Column) -> Figure | None:
                 ax.set_xlabel(f"mIoU {number(100 * image_iou(truth, run.pictures[k, ..., 4]))}", size=8)
         for ax, title in zip(axes[0], ["image", "truth", *runs], strict=True):
             ax.set_title(title, weight="normal", size=9, loc="center")
+        figure.suptitle(f"Predicted masks, {column.name}", x=0.01, ha="left", weight="bold", size=10)
         _legend(figure, first.settings)
     return figure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from importlib.resources import files
@@ -32,13 +32,8 @@ def page(records: Sequence[Record], table: Table, title: str) -> str:
         "style": _asset("page.css"),
         "lead": _lead(records, table),
         "results": _results(table),
-        "measures": _by_method(
-            table,
-            (*["mIoU"] * table.dense, "class mean", table.f1_name, *_MEASURES),
-            partial(_measures, dense=table.dense),
-        ),
-        "dice": " (Dice)" if table.dense else "",
-        "cost": _by_method(table, _COSTS, _costs),
+        "measures": _by_method(table, _measures(table)),
+        "cost": _by_method(table, _COSTS),
         "settings": _settings(records),
         "data": _json(data),
         "script": "\n".join(_asset(name) for name in _SCRIPTS),
@@ -131,47 +126,49 @@ def _accuracy(cell: Cell | None, best: bool, paper: bool) -> str:
     return f'{ours}<td class="n quiet">{number(cell.published)}</td><td class="n quiet">{gap}</td>'
 
 
-_MEASURES = ("worst client", "major class", "minor class", "ECE", "entropy", "absent classes")
-_COSTS = ("sent", "received", "time", "memory", "same-domain weight", "seeds")
+Measures = Mapping[str, Callable[[Cell], str]]
 
 
-def _by_method(table: Table, names: Sequence[str], values: Callable[[Cell], list[str]]) -> str:
+def _by_method(table: Table, measures: Measures) -> str:
     """Show some values of every cell; where columns are many, a method's name is written once."""
-    head = ["method", "setting", *names]
+    head = ["method", "setting", *measures]
     lines = []
     for row in table.rows:
         name = _swatch(row.label)
         for column, cell in zip(table.columns, row.cells, strict=True):
             if cell:
-                lines.append([name, escape(column), *values(cell)])
+                lines.append([name, escape(column), *(write(cell) for write in measures.values())])
                 name = ""
     if len(table.columns) == 1:
         head, lines = head[:1] + head[2:], [line[:1] + line[2:] for line in lines]
     return _plain_table(head, lines, words=min(2, len(table.columns)))
 
 
-def _measures(cell: Cell, dense: bool = False) -> list[str]:
-    shares = (
-        *(cell.miou,) * dense,
-        cell.mean_class_accuracy,
-        cell.macro_f1,
-        cell.worst_client,
-        cell.major,
-        cell.minor,
-    )
-    rest = (cell.calibration_error, cell.mean_entropy)
-    return [*(number(value) for value in (*shares, *rest)), number(cell.absent_classes, 0)]
+def _measures(table: Table) -> Measures:
+    """Return what is shown by class and client; some measures only where there is something to show."""
+    absent = any(cell and cell.absent_classes for row in table.rows for cell in row.cells)
+    fields = {
+        **({"mIoU": "miou"} if table.dense else {}),
+        **{"class mean": "mean_class_accuracy", table.f1_name: "macro_f1", "worst client": "worst_client"},
+        **{"major class": "major", "minor class": "minor", "ECE": "calibration_error", "entropy": "mean_entropy"},
+        **({"absent classes": "absent_classes"} if absent else {}),
+        **({"forgetting": "forgetting"} if table.forgets else {}),
+    }
+    return {name: partial(_number_of, field) for name, field in fields.items()}
 
 
-def _costs(cell: Cell) -> list[str]:
-    return [
-        human_bytes(cell.bytes_up),
-        human_bytes(cell.bytes_down),
-        f"{number(cell.seconds, 1)} s",
-        f"{number(cell.peak_memory_mb, 0)} MB",
-        number(cell.same_domain_weight, 3),
-        str(cell.seeds),
-    ]
+def _number_of(field: str, cell: Cell) -> str:
+    return number(getattr(cell, field), 0 if field == "absent_classes" else 2)
+
+
+_COSTS: Measures = {
+    "sent": lambda cell: human_bytes(cell.bytes_up),
+    "received": lambda cell: human_bytes(cell.bytes_down),
+    "time": lambda cell: f"{number(cell.seconds, 1)} s",
+    "memory": lambda cell: f"{number(cell.peak_memory_mb, 0)} MB",
+    "same-domain weight": lambda cell: number(cell.same_domain_weight, 3),
+    "seeds": lambda cell: str(cell.seeds),
+}
 
 
 def _settings(records: Sequence[Record]) -> str:
