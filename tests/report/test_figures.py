@@ -87,6 +87,16 @@ def test_a_client_that_is_away_has_a_hatched_row_and_no_part_in_the_mean(fake: F
     assert mean.patch.get_hatch()
 
 
+def test_a_method_that_sends_nothing_has_one_picture_of_every_round(fake: Fake) -> None:
+    run = fake(aggregator="local", rounds=9, clients=3, kept=1)
+    domain = run.domain.copy()
+    domain[:3, 1] = -1  # not there in the one round that was kept
+    (column,) = arrange([replace(run, domain=domain)])
+    (only,) = heat_maps(collaboration_figure(column))
+    assert only.get_title(loc="left") == "every round"
+    assert np.array_equal(np.asarray(only.images[0].get_array()), np.eye(3))
+
+
 def test_lines_that_coincide_are_all_seen_and_named(fake: Fake) -> None:
     names = ("local", "fedavg", "fedctta", "oracle")
     runs = [fake(rounds=60, aggregator=name, accuracy=0.5 if name == "local" else 0.7) for name in names]

@@ -98,7 +98,9 @@ def collaboration_figure(column: Column) -> Figure:
         axes = figure.subplots(len(runs), 4, squeeze=False)
         for line, (label, run) in zip(axes, runs.items(), strict=True):
             _draw_collaboration(figure, line, label, run)
-        figure.suptitle(f"Collaboration weights, {column.name}", x=0.01, ha="left", weight="bold", size=10)
+        away = any(np.isnan(weights_there(run)).any() for run in runs.values())
+        title = f"Collaboration weights, {column.name}" + " (hatched: the client is away)" * away
+        figure.suptitle(title, x=0.01, ha="left", weight="bold", size=10)
     return figure
 
 
@@ -184,7 +186,10 @@ def _draw_domains(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> Non
 
 
 def _draw_collaboration(figure: Figure | SubFigure, line: Sequence[Axes], label: str, run: Record) -> None:
-    """Draw one method's row, and a W that was recorded once only once."""
+    """Draw one method's row, and a W that was recorded once only once; without uploads W is the same at all times."""
+    if not run.bytes_up:
+        draw_weights(figure, line, label, [mean_weights(run)], ["every round"])
+        return
     shown = weights_there(run)
     moments = sorted({round((len(shown) - 1) * share) for share in (0.1, 0.5, 0.9)})
     titles = ["mean", *(f"round {run.collaboration_rounds[k] + 1}" for k in moments)]

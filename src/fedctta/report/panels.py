@@ -116,7 +116,7 @@ def client_figure(table: Comparison) -> Figure:
         shown = ax.imshow(weights.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest", extent=over)
         for at in shifts(run.domain):
             ax.axvline(at + 0.5, color="#30343a", alpha=0.4, linewidth=0.7, linestyle=":")
-        ax.set_title(f"{label}: weights of client 1")
+        ax.set_title(f"{label}: weights of client 1" + " (hatched: it is away)" * bool(np.isnan(weights).any()))
         ax.set_xlabel("round")
         ax.set_ylabel("from client")
         number_clients(ax.yaxis, weights.shape[1])
