@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from math import isnan
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
-from fedctta.papers import load_paper, published
+from fedctta.papers import By, Figure, load_paper, published
 
 SMALL = """
 title = "A table"
@@ -97,6 +99,17 @@ def test_a_mistake_is_told_in_one_line(old, new, told, write):
     with pytest.raises(UserError, match=told) as error:
         load_paper(write(SMALL.replace(old, new, 1)))
     assert "\n" not in str(error.value).replace("\\n", "")
+
+
+def test_the_example_of_the_docs_is_a_table(write):
+    page = (Path(__file__).parent.parent / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (panel,) = load_paper(write(text)).panels
+    assert panel.published["Local"][1] == (64.2, 0.3)
+    for choices in (By, Figure):
+        names = get_args(choices)
+        line = next(line for line in text.splitlines() if f'"{names[0]}"' in line)
+        assert set(re.findall(r'"(\w+)"', line)) == set(names)
 
 
 def test_two_panels_need_two_names(write):

@@ -2,7 +2,8 @@
 
 A file holds one or more panels. A panel is a grid: its columns are settings, its rows are methods, and a cell is the
 experiment that puts a row into a column. `by` says what the printed numbers are: the mean of every cell, or, for a
-panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`.
+panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`, and
+their mean as a last number.
 They are accuracies unless `metric` names another measure (by domain and client also `major` and `minor`; only as a mean
 `forgetting` in points, which needs `retention`, and `seconds` a client).
 
