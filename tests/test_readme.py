@@ -9,6 +9,9 @@ from types import ModuleType
 
 import pytest
 
+from fedctta.report.columns import method_name
+from fedctta.settings import expand, load_preset, parse_words
+
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/add-a-method.md")
 EXAMPLES = [
@@ -30,6 +33,20 @@ def test_an_example_runs(code, tmp_path, monkeypatch):
 
 def test_there_are_examples():
     assert len(EXAMPLES) == 3
+
+
+def test_one_command_makes_all_rows_of_the_readmes_table_on_the_same_seeds():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (words,) = re.findall(r"^fedctta run demo (.*seed=.*?)(?:\s+#.*)?$", text, re.MULTILINE)
+    runs = expand({**load_preset("demo").values, **parse_words(words.split())})
+    rows = re.findall(r"^\| (?:\[|\*)?([\w-]+).*\d\d\.\d\d", text, re.MULTILINE)
+    made = {method_name({"adapter": run.adapter, "aggregator": run.aggregator}).split()[0] for run in runs}
+    assert set(rows) == made
+    seeds = {(run.stream, run.adapter, run.aggregator): set() for run in runs}
+    for run in runs:
+        seeds[run.stream, run.adapter, run.aggregator].add(run.seed)
+    (same,) = {frozenset(found) for found in seeds.values()}
+    assert "over seeds {}, {} and {},".format(*sorted(same)) in text
 
 
 def test_a_method_is_added_in_under_forty_lines():
