@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
+from fedctta.report.overlaps import coincidence, covered, near_dots, step_aside, together
 
 RAMP = np.linspace(0.0, 100.0, 11)
 CURVES = {
@@ -33,6 +33,11 @@ def test_dots_at_one_place_step_aside_and_others_stay() -> None:
     crowd = step_aside([3.0] * 9, near=0.5)
     assert max(crowd) == pytest.approx(0.4)
     assert len(set(np.round(crowd, 6))) == 9
+
+
+def test_a_dot_knows_how_many_lie_on_it() -> None:
+    values = np.array([[1.0, 5.0], [1.0, np.nan], [1.05, 5.0]])
+    assert covered(values, near=0.1).tolist() == [[2, 1], [1, 0], [0, 0]]
 
 
 def test_equal_dots_are_near_whatever_the_range() -> None:

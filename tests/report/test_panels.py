@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection
 
 from fedctta.records import Record
 from fedctta.report.comparison import Comparison, Entry, Line
@@ -45,6 +46,8 @@ def test_lines_that_coincide_are_named(table):
     lines = tuple(replace(line, entries=table.lines[0].entries) for line in table.lines)
     (ax,) = panel_figure(replace(table, figure="lines", axis="T", lines=lines)).axes
     assert ax.get_xlabel() == "T\nin one line: FedAvg = FedTSA"
+    below, above = (dots.get_sizes() for dots in ax.collections if isinstance(dots, PathCollection))
+    assert (below > above).all()
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,13 @@ def step_aside(values: Sequence[float], near: float) -> list[float]:
     return aside
 
 
+def covered(values: Array, near: float) -> NDArray[np.int64]:
+    """Return, for values[lines, places], how many of the lines drawn later have a dot at most `near` each dot."""
+    close = np.abs(values[:, None] - values[None, :]) <= near
+    later = np.triu(np.ones(2 * (len(values),), bool), 1)[..., None]
+    return np.asarray((close & later).sum(1))
+
+
 def near_dots(values: NDArray[np.float64]) -> float:
     """Return how close two dots of a row must lie for one to hide the other: a hundredth of what all range over."""
     known = values[np.isfinite(values)]

@@ -23,7 +23,7 @@ from fedctta.report.figures import (
     number_clients,
     show_legend,
 )
-from fedctta.report.overlaps import coincidence
+from fedctta.report.overlaps import coincidence, covered, near_dots
 from fedctta.report.weights import weights_there
 
 MOMENTS = 5  # matrices shown of a run
@@ -71,11 +71,14 @@ def lines_figure(table: Comparison) -> Figure:
     at = np.arange(len(names))
     curves = {line.label: np.array([entry.mean for entry in line.entries[: len(names)]]) for line in table.lines}
     styles = line_styles(colours, curves)
-    for line in table.lines:
+    values = np.array(list(curves.values()))
+    sizes = 5 + 3 * covered(values, near_dots(values))  # of what lies below others, so that it shows around them
+    for line, size in zip(table.lines, sizes, strict=True):
         colour, style, shown = colours[line.label].colour, styles[line.label], line.entries[: len(names)]
         spreads = [e.spread if isfinite(e.spread) else 0 for e in shown]
         means = curves[line.label]
-        ax.errorbar(at, means, yerr=spreads, color=colour, linestyle=style, marker="o", markersize=4, linewidth=1.4)
+        ax.errorbar(at, means, yerr=spreads, color=colour, linestyle=style, linewidth=1.4)
+        ax.scatter(at, means, size**2, color=colour, linewidths=0, zorder=2.5)
         ax.plot(at, [e.paper for e in shown], "D", color=colour, markerfacecolor="white", markersize=4.5)
     crowded = sum(map(len, names)) > 70
     ticks = [name.replace("_", " ") for name in names]
