@@ -5,9 +5,9 @@
     python benchmarks/scale.py --servers        # 1,000 clients: mixing one large tensor, and kin beside a full W
 
 The first prints one row a case: time in µs per client and round (median over the rounds after the first), how much of
-it goes into W, mixing by it and counting it, and peak memory. On a CPU it is processor time of one thread, on CUDA the
-time that passes. Every case runs in a process of its own, so that its peak is its own. `bn` and `fedctta`, stream
-niid, four domains; 0 neighbours means everybody.
+it goes into W, mixing by it and counting it, how much into the probe, and peak memory. On a CPU it is processor time of
+one thread, on CUDA the time that passes. Every case runs in a process of its own, so that its peak is its own. `bn` and
+`fedctta`, stream niid, four domains; 0 neighbours means everybody.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ OF_W: tuple[tuple[Any, str], ...] = (
 )
 
 
+PROBE = ((fedctta.FedCTTA, "_probe"),)
+
+
 def play(clients: int, neighbours: int, options: argparse.Namespace) -> dict[str, float]:
     """Play one case and return its figures."""
     device = choose_device(options.device)
@@ -51,24 +54,25 @@ def play(clients: int, neighbours: int, options: argparse.Namespace) -> dict[str
     federation, stream, _ = Workshop({}).assemble(experiment, device)
     cuda = device.type == "cuda"
     now = time.perf_counter if cuda else time.process_time
-    of_w = [0.0]
+    parts = [[0.0], [0.0]]
     if not cuda:  # rounds replayed as a graph have no parts
-        for place, name in OF_W:
-            setattr(place, name, timed(getattr(place, name), now, of_w))
-    marks: list[tuple[float, float]] = []
+        for total, functions in zip(parts, (OF_W, PROBE), strict=True):
+            for place, name in functions:
+                setattr(place, name, timed(getattr(place, name), now, total))
+    marks: list[tuple[float, ...]] = []
 
     def note(t: int, tally: Tally) -> None:
         if cuda:
             torch.cuda.synchronize()
-        marks.append((now(), of_w[0]))
+        marks.append((now(), *(total[0] for total in parts)))
 
     reset_peak_memory(device)
     with arithmetic(experiment.precision):
         simulate(federation, stream, on_round=note)
     each = 1e6 / clients
     # The first round is for warming up.
-    took, part = ([each * (after[k] - before[k]) for before, after in pairwise(marks)] for k in (0, 1))
-    return {"all": statistics.median(took), "w": statistics.median(part), "peak": peak_memory_mb(device)}
+    spent = (statistics.median(each * (b - a) for a, b in pairwise(column)) for column in zip(*marks, strict=True))
+    return dict(zip(("all", "w", "probe"), spent, strict=True)) | {"peak": peak_memory_mb(device)}
 
 
 def timed(function: Callable[..., Any], now: Callable[[], float], total: list[float]) -> Callable[..., Any]:
@@ -118,7 +122,8 @@ def main() -> None:
     if options.case:
         print(json.dumps(play(options.clients[0], options.neighbours[0], options)))
         return
-    print("| clients | neighbours | µs | of it W, mixing, counting | peak MB |\n|--:|--:|--:|--:|--:|", flush=True)
+    print("| clients | neighbours | µs | of it W, mixing, counting | the probe | peak MB |", flush=True)
+    print("|--:" * 6 + "|", flush=True)
     for clients in options.clients:
         for neighbours in options.neighbours:
             how = ["--dataset", options.dataset, "--device", options.device]
@@ -126,11 +131,11 @@ def main() -> None:
             case = ["--case", "--clients", str(clients), "--neighbours", str(neighbours), *how, *size]
             done = subprocess.run([sys.executable, __file__, *case], check=True, stdout=subprocess.PIPE, text=True)
             found = json.loads(done.stdout.splitlines()[-1])
-            words = f"{found['w']:.0f}" if options.device == "cpu" else "-"
-            print(
-                f"| {clients} | {neighbours or 'all'} | {found['all']:.0f} | {words} | {found['peak']:.0f} |",
-                flush=True,
-            )
+            figures = [found["all"], *((found["w"], found["probe"]) if options.device == "cpu" else ()), found["peak"]]
+            words = [f"{figure:.0f}" for figure in figures]
+            if options.device != "cpu":
+                words[1:1] = ["-", "-"]
+            print("| " + " | ".join([str(clients), str(neighbours or "all"), *words]) + " |", flush=True)
 
 
 if __name__ == "__main__":
