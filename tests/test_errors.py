@@ -8,8 +8,8 @@ from fedctta import errors
 from fedctta.errors import UserError, unknown
 
 
-def test_the_example_in_the_docstring():
-    assert doctest.testmod(errors) == (0, 1)
+def test_the_examples_in_the_docstrings():
+    assert doctest.testmod(errors) == (0, 2)
 
 
 def test_a_near_name_is_offered_before_the_rest():

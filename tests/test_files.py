@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -57,6 +60,81 @@ def test_a_place_that_cannot_hold_files_is_named(tmp_path):
     path = tmp_path / "taken" / "file"
     with pytest.raises(UserError, match=r"cannot write .*file: .*; choose a folder"), whole(path):
         pytest.fail("the body must not run")
+
+
+@pytest.mark.parametrize("told", [OSError("8 requested and 0 written"), OSError(28, "8 requested and 0 written")])
+def test_what_cannot_be_written_is_told_with_its_reason(tmp_path, told):
+    def write():
+        with whole(tmp_path / "file"):
+            raise told
+
+    with pytest.raises(UserError, match=r"cannot write .*file: 8 requested and 0 written; make room"):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ask", [require_writable, make_writable])
+def test_a_refusal_without_words_of_the_system_is_not_told_as_none(tmp_path, ask, monkeypatch):
+    def refuse(**_):
+        raise OSError("no more names")
+
+    monkeypatch.setattr("fedctta.files.tempfile.TemporaryFile", refuse)
+    with pytest.raises(UserError, match=r"cannot write to .*: no more names; choose a folder"):
+        ask(tmp_path)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import torch
+from fedctta.errors import UserError
+from fedctta.models.zoo import save_tensors
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    save_tensors({"a": torch.zeros(1000)}, Path(sys.argv[1]), {})
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_one_line_for_tensors_too(tmp_path):
+    told = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "w.safetensors")], capture_output=True, text=True, timeout=120
+    )
+    assert told.stderr == ""
+    assert "w.safetensors: " in told.stdout
+    assert "File too large" in told.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# The command, stopped while it writes its record; it says so by a line.
+WRITING = """
+import sys, time
+from fedctta import cli, records
+
+def slowly(arrays, part, metadata):
+    part.write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+
+records.save_file = slowly
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_leaves_nothing_half_written(tmp_path, number):
+    words = ["run", "dataset=shapes-c", "domains=fog", "niid.clusters=1", "clients=2", "slots=1", "batch=4"]
+    command = [sys.executable, "-c", WRITING, *words, "aggregator=local", "--quiet", "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout.readline() == "writing\n"
+            assert list(tmp_path.rglob("*.part"))
+            running.send_signal(number)
+            assert running.wait(30) == 128 + number
+        finally:
+            running.kill()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_nothing_is_left_of_asking_whether_a_folder_can_be_written(tmp_path):

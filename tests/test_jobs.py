@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from fedctta import run
@@ -34,3 +41,44 @@ def test_jobs_need_a_folder_and_names(tmp_path):
         run(jobs=2, **SMALL)
     with pytest.raises(UserError, match="--jobs 0 must be at least 1"):
         run(out=tmp_path, jobs=0, **SMALL)
+
+
+def descendants(process: int) -> list[int]:
+    """Return the processes below one, by number."""
+    try:
+        found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return []
+    return [below for child in map(int, found) for below in (child, *descendants(child))]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_told_to_end_it_ends_its_processes_too(tmp_path):
+    words = [
+        "dataset=shapes-c",
+        "clients=20",
+        "batch=10",
+        "slots=10",
+        "adapter=cotta",
+        "seed=0,1",
+        "cotta.confidence=1",
+    ]
+    command = [sys.executable, "-m", "fedctta", "run", *words, "--jobs", "2", "--quiet", "--out", str(tmp_path / "out")]
+    environment = os.environ | {"FEDCTTA_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as running:
+        try:
+            until = time.monotonic() + 120
+            while len(below := descendants(running.pid)) < 3 and time.monotonic() < until:  # a tracker and two players
+                time.sleep(0.1)
+            assert len(below) >= 3
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(60) == 128 + signal.SIGTERM
+        finally:
+            running.kill()
+    until = time.monotonic() + 10
+    while (left := [each for each in below if Path(f"/proc/{each}").exists()]) and time.monotonic() < until:
+        time.sleep(0.1)
+    for each in left:
+        os.kill(each, signal.SIGKILL)
+    assert not left
+    assert not list(tmp_path.rglob("*.part"))

@@ -20,9 +20,9 @@ from fedctta.bench import make_plan, print_rows
 from fedctta.bench import run as run_bench
 from fedctta.bench import write as write_bench
 from fedctta.data import catalogue
-from fedctta.errors import UserError
+from fedctta.errors import UserError, reason
 from fedctta.experiment import run as run_experiments
-from fedctta.files import require_writable
+from fedctta.files import exit_when_terminated, require_writable
 from fedctta.fleet.cli import fleet_app
 from fedctta.fleet.device_cli import device
 from fedctta.method_training import LEARNT, learn
@@ -336,6 +336,7 @@ def _options(
 
 def main() -> None:
     """Run the command; a failure the user can mend is one line and exit code 2."""
+    exit_when_terminated()
     try:
         app()
     except UserError as error:
@@ -343,5 +344,5 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        err.print(f"fedctta: {where}{error.strerror or error}", style="red", markup=False, soft_wrap=True)
+        err.print(f"fedctta: {where}{reason(error)}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)

@@ -13,6 +13,15 @@ class UserError(Exception):
     """
 
 
+def reason(error: OSError) -> str:
+    """Return why the system refused: its own words, or what the error says where it has none.
+
+    >>> reason(OSError(28, "No space left on device")), reason(OSError("8 requested and 0 written")), reason(OSError())
+    ('No space left on device', '8 requested and 0 written', 'OSError')
+    """
+    return error.strerror or str(error) or type(error).__name__
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return the error for a name that does not exist, offering the nearest ones that do.
 

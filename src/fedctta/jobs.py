@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from fedctta.errors import UserError
+from fedctta.files import exit_when_terminated
 from fedctta.settings import Experiment
 from fedctta.trial import play
 from fedctta.workshop import Workshop
@@ -36,6 +37,7 @@ def side_by_side(
         raise UserError(f"--jobs {jobs} must be at least 1")
     failed: dict[str, str] = {}
     threads = max(1, (os.cpu_count() or 1) // jobs)
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare, (threads,))
     try:
         futures = {pool.submit(_play, each, folder, resume): each for each in experiments}
@@ -46,6 +48,10 @@ def side_by_side(
             if reason:
                 failed[futures[future].fingerprint] = reason
             on_done(futures[future], reason)
+    except SystemExit:  # told to end (see `exit_when_terminated`), which nobody else tells the processes
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
     except BrokenProcessPool:
         raise UserError("a process of --jobs was ended from outside (out of memory?): use fewer --jobs") from None
     finally:
@@ -54,6 +60,7 @@ def side_by_side(
 
 
 def _prepare(threads: int) -> None:
+    exit_when_terminated()
     torch.set_num_threads(threads)
 
 

@@ -122,8 +122,25 @@ def test_a_full_disk_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(UserError, match="No space left on device; set FEDCTTA_HOME"):
+    with pytest.raises(
+        UserError, match="No space left on device; make room, or choose another folder, by setting FEDCTTA_HOME"
+    ):
         cache.save_array(tmp_path / "a.npy", ARRAY)
+
+
+def test_a_disk_that_is_full_half_way_is_told_with_what_numpy_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def half(*_: object, **__: object) -> None:
+        raise OSError("96 requested and 8 written")  # what numpy raises then: an error without words of the system
+
+    monkeypatch.setattr(np, "save", half)
+    with pytest.raises(UserError, match=r"cannot write .*: 96 requested and 8 written; make room"):
+        cache.save_array(tmp_path / "a.npy", ARRAY)
+
+
+def test_an_array_is_removed_with_its_card(saved: Path):
+    cache.remove_array(saved)
+    assert list(saved.parent.iterdir()) == []
+    cache.remove_array(saved)
 
 
 def test_images_go_round(tmp_path: Path):

@@ -97,6 +97,7 @@ def test_a_stand_in_for_frost_is_announced_and_replaced_on_request(monkeypatch: 
     monkeypatch.setattr(corrupted, "frost_textures", lambda: true)
     assert corrupted.load_domains("cifar10-c", names=("frost",)).notes == standing.notes
     corrupted.forget_stand_in("cifar10-c", 5, 0)
+    assert list(corrupted.cache_dir().rglob("frost*")) == []
     found = corrupted.load_domains("cifar10-c", names=("frost",))
     assert len(found.notes) == 1
     assert not np.array_equal(found.images["frost"], standing.images["frost"])

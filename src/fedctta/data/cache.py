@@ -78,13 +78,16 @@ def _card(path: Path) -> Path:
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write an array and then its card, each of them whole."""
     card = {"shape": array.shape, "dtype": str(array.dtype), "sha256": sha256(array)}
-    try:
-        with saying_how_to_choose(), whole(path) as part, part.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
-        with saying_how_to_choose(), whole(_card(path)) as part:
-            part.write_text(json.dumps(card))
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; set FEDCTTA_HOME to a folder with room") from error
+    with saying_how_to_choose(), whole(path) as part, part.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+    with saying_how_to_choose(), whole(_card(path)) as part:
+        part.write_text(json.dumps(card))
+
+
+def remove_array(path: Path) -> None:
+    """Remove an array and its card, whatever is there of them."""
+    _card(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def has_array(path: Path) -> bool:
@@ -141,8 +144,7 @@ def check_folder(folder: Path, repair: bool = False) -> list[tuple[Path, str]]:
     for path in sorted(cards.union(folder.rglob("*.npy"))):
         verdict = state(path)
         if repair and verdict != "ok":
-            path.unlink(missing_ok=True)
-            _card(path).unlink(missing_ok=True)
+            remove_array(path)
             verdict += ", removed"
         found.append((path, verdict))
     return found

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data import cifar, shapes
-from fedctta.data.cache import cache_dir, has_array, open_array, save_array
+from fedctta.data.cache import cache_dir, has_array, open_array, remove_array, save_array
 from fedctta.data.corruptions import BENCHMARK, NAMES, VERSION, corrupt
 from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, frost_textures, stand_in
 from fedctta.data.editions import EDITIONS
@@ -143,7 +143,7 @@ def kept_severities(name: str, seed: int = 0) -> tuple[int, ...]:
 def forget_stand_in(name: str, severity: int, seed: int) -> None:
     """Remove a frost domain made from stand-in pictures, so that the true ones are looked for again."""
     if name != "shapes-c":
-        path_of(name, "frost", severity, seed, STAND_IN).unlink(missing_ok=True)
+        remove_array(path_of(name, "frost", severity, seed, STAND_IN))
 
 
 def _textures(name: str, severity: int, seed: int) -> Textures:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedctta.errors import UserError
+from fedctta.files import exit_when_terminated
 
 
 def device(
@@ -90,6 +91,8 @@ def read_parameters(adapter: str, words: list[str]) -> dict[str, str]:
             raise UserError(f"cannot read {word!r}: write {adapter}.parameter=value")
         if method != adapter:
             raise UserError(f"{key} has no effect: the adapter is {adapter}; drop it, or use --adapter {method}")
+        if parameter in parameters:
+            raise UserError(f"{key} is given twice: drop one of them")
         parameters[parameter] = value
     return parameters
 
@@ -98,6 +101,7 @@ def main() -> None:
     """Run the command by itself, without loading what the other commands need."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(device)
+    exit_when_terminated()
     try:
         app()
     except UserError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
-from fedctta.errors import UserError
+from fedctta.errors import UserError, reason
 from fedctta.fleet.line import LIMIT, Undelivered, check_path, read, write
 from fedctta.fleet.wire import Malformed, Parcel, pack, unpack
 
@@ -101,7 +101,7 @@ def _listen(path: Path) -> socket.socket:
         door.bind(str(path))
     except OSError as error:
         door.close()
-        raise UserError(f"cannot listen at {path}: {error.strerror}; choose another --socket") from error
+        raise UserError(f"cannot listen at {path}: {reason(error)}; choose another --socket") from error
     finally:
         os.umask(mask)
     door.listen(8)

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from time import monotonic
 
-from fedctta.errors import UserError
+from fedctta.errors import UserError, reason
 
 LIMIT = 64 << 20
 LONGEST_PATH = 107
@@ -41,7 +41,7 @@ def exchange(path: Path, request: bytes, timeout: float, limit: int = LIMIT) -> 
     except TimeoutError as error:
         raise Undelivered(f"the device at {path} did not answer within {timeout:g} seconds") from error
     except OSError as error:
-        raise Undelivered(f"no device answers at {path} ({error.strerror or error})") from error
+        raise Undelivered(f"no device answers at {path} ({reason(error)})") from error
 
 
 def write(connection: socket.socket, content: bytes | memoryview, deadline: float) -> None:
