@@ -125,6 +125,13 @@ def test_damage_is_found_told_and_repaired(home, monkeypatch, capsys):
         (["pretrain", "dataset=shapes", "federation=fedavg", "skew=0"], "skew=0.0 must be above 0"),
         (["pretrain", "dataset=shapes", "method=atq"], "did you mean atp"),
         (["pretrain", "dataset=shapes", "method=atp", "epochs=3"], "unknown option of method=atp 'epochs'"),
+        (["pretrain", "dataset=shapes", "epochs=1,2"], "epochs has 2 values and a training takes one"),
+        (["pretrain", "dataset=shapes", "method=atp", "corruptions=fog,snow"], "corruptions has 2 values"),
+        (["reproduce", "fedctta-table1", "weights=auto,paper"], "weights has 2 values and a reproduction takes one"),
+        (["run", "dataset=shapes-c", "domains=fog+snow+fog"], "domains names fog twice"),
+        (["run", "dataset=scenes", "domains=night+night"], "domains names night twice"),
+        (["run", "dataset=shapes-c", "folder=."], "drop folder"),
+        (["pretrain", "dataset=shapes", "folder=."], "shapes are drawn here: drop folder"),
         (["data", "fetch", "cifar11"], "did you mean cifar10"),
     ],
 )

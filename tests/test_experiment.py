@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -156,6 +156,21 @@ def test_images_of_another_kind_are_refused(domains, play):
     ]:
         with pytest.raises(UserError, match=said):
             play(dataset=changed(domains, images))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"labels": np.full(48, 3)}, "Domains.labels hold 3: give 0 to 2, for there are 3 classes"),
+        ({"labels": np.full(48, -1)}, "Domains.labels hold -1"),
+        ({"labels": np.zeros(48)}, "Domains.labels are float64"),
+        ({"labels": np.zeros((48, 1), np.int64)}, r"Domains.labels are int64 \(48, 1\)"),
+        ({"names": ("d0", "d1", "d0")}, "Domains.names names d0 twice"),
+    ],
+)
+def test_labels_and_names_that_would_spoil_numbers_are_refused(domains, play, change, said):
+    with pytest.raises(UserError, match=said):
+        play(dataset=replace(domains, **change))
 
 
 def test_a_model_that_does_not_fit_is_refused(play):

@@ -65,6 +65,13 @@ def test_wrong_words_are_told_before_training(values, said, monkeypatch):
         pretrain(values)
 
 
+def test_data_to_judge_by_that_are_missing_are_told_before_training(monkeypatch, tmp_path):
+    (tmp_path / "fog.npy").write_bytes(b"")
+    monkeypatch.setattr("fedctta.pretraining.train", None)
+    with pytest.raises(UserError, match=r"has no gaussian_noise\.npy|has no labels\.npy"):
+        pretrain({"model": "resnet8-w16", "dataset": "shapes", "folder": str(tmp_path)})
+
+
 @pytest.fixture
 def untested(monkeypatch):
     """Judge nothing, for tests of everything else."""

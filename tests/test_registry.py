@@ -15,7 +15,7 @@ from fedctta import registry
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
-from fedctta.registry import Registry, defaults, parameter_types, parameters_of, read
+from fedctta.registry import Registry, defaults, parameter_types, parameters_of, read, read_names
 from fedctta.streams import schedules
 
 
@@ -56,7 +56,7 @@ def methods(tmp_path, monkeypatch):
 
 
 def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(registry) == (0, 2)
+    assert doctest.testmod(registry) == (0, 3)
 
 
 def test_methods_of_this_package_are_found():
@@ -185,3 +185,9 @@ def test_text_that_cannot_be_read_is_told_with_an_example(value, hint, message):
 def test_a_value_survives_being_written_and_read(value):
     assert read(str(value), type(value), "key") == value
     assert read(value, type(value), "key") == value
+
+
+def test_a_name_that_is_joined_twice_is_refused():
+    assert read_names("fog + snow", "domains") == ("fog", "snow")
+    with pytest.raises(UserError, match="domains names fog twice: name it once"):
+        read_names("fog+snow+fog", "domains")

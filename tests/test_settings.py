@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fedctta import settings
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
-from fedctta.settings import KEYS, Experiment, expand, load_preset, parse_words, presets, single
+from fedctta.settings import KEYS, Experiment, expand, load_preset, parse_single, parse_words, presets, single
 
 
 def test_the_example_in_the_docstring():
-    assert doctest.testmod(settings) == (0, 2)
+    assert doctest.testmod(settings) == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,15 @@ def test_a_word_without_a_key_or_a_value_is_told(word):
 def test_a_key_given_twice_is_told_with_the_way_to_run_both():
     with pytest.raises(UserError, match="seed is given twice: write seed=0,1,2 to run both"):
         parse_words(["seed=0,1", "seed=2"])
+
+
+def test_where_one_value_is_taken_several_are_told():
+    assert parse_single(["epochs=2", "corruptions=fog+snow"], "a training") == {
+        "epochs": "2",
+        "corruptions": "fog+snow",
+    }
+    with pytest.raises(UserError, match=r"corruptions has 2 values and a training takes one: .* joined by \+"):
+        parse_single(["corruptions=fog,snow"], "a training")
 
 
 def test_nothing_said_is_one_experiment_of_defaults():

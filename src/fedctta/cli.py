@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ from fedctta.report import print_table
 from fedctta.report.comparison import print_comparison
 from fedctta.reproduction import reproduce as run_reproduction
 from fedctta.sampling import samplers
-from fedctta.settings import load_preset, parse_words, presets
+from fedctta.settings import load_preset, parse_single, parse_words, presets
 from fedctta.streams import schedules
 
 app = typer.Typer(
@@ -70,7 +70,8 @@ def run(
     """
     words = list(words or [])
     preset = words.pop(0) if words and "=" not in words[0] else None
-    values = _settings(words, run_experiments)
+    values = parse_words(words)
+    _refuse_options(values, run_experiments)
     if json_file is not None:
         require_writable(json_file.parent)
     name = Path(preset).stem if preset else "-".join(values.get("dataset", ["cifar10-c"]))
@@ -114,8 +115,9 @@ def reproduce(
     if name is None:
         _list("published tables and figures", [(key, load_paper(key).title, "") for key in published()])
         return
-    read = _settings(words or [], run_reproduction, "device")
-    values = {key: _one(key, options) for key, options in read.items()} | {"device": device}
+    values = parse_single(words or [], "a reproduction")
+    _refuse_options(values, run_reproduction, "device")
+    values["device"] = device
     try:
         result = run_reproduction(
             name,
@@ -143,19 +145,11 @@ def reproduce(
         raise UserError(f"{len(result.failed)} cells failed ({'; '.join(result.failed)}): their reasons are above")
 
 
-def _settings(words: list[str], function: Callable[..., Any], *options: str) -> dict[str, list[str]]:
-    """Read key=value words; what the function or the command takes by that name itself is no key."""
-    values = parse_words(words)
-    for key in values:
+def _refuse_options(keys: Iterable[str], function: Callable[..., Any], *options: str) -> None:
+    """Refuse keys that the function or the command takes by that name itself."""
+    for key in keys:
         if key in options or key in signature(function).parameters:
             raise UserError(f"{key}= is no setting: for an option write --{key}, as --help lists them")
-    return values
-
-
-def _one(key: str, options: list[str]) -> str:
-    if len(options) > 1:
-        raise UserError(f"{key} has {len(options)} values: a reproduction takes one")
-    return options[0]
 
 
 @app.command()
@@ -254,7 +248,7 @@ def pretrain(
 
     Example: fedctta pretrain model=resnet8 dataset=cifar10 epochs=60 seed=0
     """
-    values = {key: options[0] for key, options in parse_words(words or []).items()}
+    values = parse_single(words or [], "a training")
     unit = "epoch" if "method" not in values and values.get("federation", "none") == "none" else "round"
     columns = (TextColumn(unit), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"))
     with Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:

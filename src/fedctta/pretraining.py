@@ -92,16 +92,15 @@ def pretrain(values: Mapping[str, Any], on_progress: OnProgress | None = None) -
         module, card = train_dense_source(model, dataset, recipe, device, on_progress, **shown)
         save_weights(module, path, card)
         return path, card
-    images = load(dataset, "train", folder)
+    images, test = load(dataset, "train", folder), load(dataset, "test", folder)
+    domains = load_domains(f"{dataset}-c", 5, folder=folder)  # before training: what is missing is told at once
     module = build(model, len(images.classes), seed=recipe.seed)
     bf16 = plain["precision"] == "bf16"
     if federation is None:
         train(module, images.images, images.labels, recipe, device, on_progress, bf16=bf16)
     else:
         train_federated(module, images.images, images.labels, recipe, federation, device, on_progress, bf16=bf16)
-    test = load(dataset, "test", folder)
     clean = evaluate(module, test.images, test.labels, device)
-    domains = load_domains(f"{dataset}-c", 5, folder=folder)
     corrupted = {name: evaluate(module, domains.images[name], domains.labels, device) for name in domains.names}
     more = {"precision": plain["precision"], "severity": 5, "notes": list(domains.notes)}
     if federation is not None:

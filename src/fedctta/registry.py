@@ -7,7 +7,7 @@ import math
 import pkgutil
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from importlib.metadata import entry_points
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -133,3 +133,23 @@ def read(value: Any, hint: Any, key: str) -> Any:
     raise UserError(
         f"{key}={text} is not {wanted}: write for example {key}={ {bool: 'true', int: 10, float: 0.5}[hint] }"
     )
+
+
+def read_names(text: str, key: str) -> tuple[str, ...]:
+    """Split names joined by "+", each of which may be there once.
+
+    >>> read_names("fog+snow", "domains")
+    ('fog', 'snow')
+    """
+    names = tuple(name.strip() for name in text.split("+"))
+    refuse_twice(names, key)
+    return names
+
+
+def refuse_twice(names: Iterable[str], key: str) -> None:
+    """Refuse a name that is there twice: it would count double, or hide another."""
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise UserError(f"{key} names {name} twice: name it once")
+        seen.add(name)

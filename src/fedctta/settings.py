@@ -144,6 +144,19 @@ def parse_words(words: Iterable[str]) -> dict[str, list[str]]:
     return values
 
 
+def parse_single(words: Iterable[str], what: str) -> dict[str, str]:
+    """Split `key=value` words where `what` takes one value a key.
+
+    >>> parse_single(["epochs=2", "corruptions=fog+snow"], "a training")
+    {'epochs': '2', 'corruptions': 'fog+snow'}
+    """
+    values = parse_words(words)
+    for key, options in values.items():
+        if len(options) > 1:
+            raise UserError(f"{key} has {len(options)} values and {what} takes one: give one (names are joined by +)")
+    return {key: options[0] for key, options in values.items()}
+
+
 def expand(values: Mapping[str, Any]) -> list[Experiment]:
     """Return every combination of the values; a key holds one value or a list of them.
 

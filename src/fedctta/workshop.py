@@ -19,7 +19,7 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.clients import Lift, choose_lift
 from fedctta.data.catalogue import load
-from fedctta.data.corrupted import SETS, Domains, load_domains
+from fedctta.data.corrupted import SETS, Domains, check_labels, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
 from fedctta.data.dense import DENSE, check_masked, load_dense
 from fedctta.data.masked import AnyDomains, MaskedDomains
@@ -32,7 +32,7 @@ from fedctta.models import ARCHITECTURES
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model, load_weights, read_card, weights_path
 from fedctta.network import Network
-from fedctta.registry import parameters_of
+from fedctta.registry import parameters_of, read_names, refuse_twice
 from fedctta.room import clients_that_fit
 from fedctta.rounds import Federation, Late
 from fedctta.sampling import Sampler, samplers
@@ -146,7 +146,7 @@ class Workshop:
         if dataset not in SETS:
             raise unknown("data set to run on", dataset, {**SETS, **DENSE})
         named = {"benchmark": BENCHMARK, "extra": EXTRA, "all": NAMES}
-        names = named.get(domains) or tuple(domains.split("+"))
+        names = named.get(domains) or read_names(domains, "domains")
         return load_domains(dataset, severity, names=names, folder=place)
 
     def _load_network(
@@ -196,7 +196,8 @@ def source_notes(experiment: Experiment, model: str) -> list[str]:
 
 
 def check_domains(data: Domains) -> Domains:
-    """Refuse images that are not uint8 [n, H, W, 3] in every domain, with one label each."""
+    """Refuse images that are not uint8 [n, H, W, 3] in every domain, with one label each, of the classes there are."""
+    refuse_twice(data.names, "Domains.names")
     for name in data.names:
         images = data.images.get(name)
         if images is None:
@@ -210,6 +211,7 @@ def check_domains(data: Domains) -> Domains:
             )
     if len({data.images[name].shape for name in data.names}) != 1:
         raise UserError("domains have images of different sizes: give all domains the same shape")
+    check_labels(data.labels, data.classes, "Domains.labels")
     return data
 
 

@@ -68,6 +68,16 @@ def test_fetch_puts_a_corrupted_set_into_the_cache():
         catalogue.fetch("imagenet")
 
 
+def test_fetch_refuses_what_has_no_effect(tmp_path: Path):
+    with pytest.raises(UserError, match="severity=3 has no effect on scenes"):
+        catalogue.fetch("scenes", severity=3)
+    with pytest.raises(UserError, match="shapes are drawn here: drop folder"):
+        catalogue.fetch("shapes", tmp_path)
+    (tmp_path / "fog.npy").write_bytes(b"")
+    with pytest.raises(UserError, match="read where they are: use them with folder="):
+        catalogue.fetch("cifar10-c", tmp_path)
+
+
 def test_check_and_repair_one_set_or_all(home: Path):
     cache.save_images(home / "cifar10", "test", SMALL)
     corrupted.load_domains("shapes-c", names=("fog",))

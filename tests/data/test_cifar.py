@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedctta import cli
-from fedctta.data import cache, cifar, fetch
+from fedctta.data import cache, catalogue, cifar, fetch
 from fedctta.errors import UserError
 
 
@@ -83,13 +83,25 @@ def test_a_damaged_folder_is_told_even_when_the_cache_is_full(folder: Path, tiny
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_a_folder_without_the_set_leaves_it_to_the_cache(folder: Path, tmp_path: Path):
-    first = cifar.load("cifar10", "test", folder)
+def test_a_folder_without_the_set_is_refused_even_when_the_cache_is_full(folder: Path, tmp_path: Path):
+    cifar.load("cifar10", "test", folder)
     (tmp_path / "empty").mkdir()
-    again = cifar.load("cifar10", "test", tmp_path / "empty")
-    np.testing.assert_array_equal(first.images, again.images)
-    with pytest.raises(UserError, match="holds no cifar10 train set"):
-        cifar.load("cifar10", "train", tmp_path / "empty")
+    with pytest.raises(UserError, match="holds no cifar10 test set"):
+        cifar.load("cifar10", "test", tmp_path / "empty")
+    with pytest.raises(UserError, match="holds no cifar10 test set"):
+        catalogue.load("cifar10", "test", tmp_path / "empty")
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_beside_official_corrupted_files_the_clean_set_may_be_the_cached_one(folder: Path, tmp_path: Path):
+    first = cifar.load("cifar10", "test", folder)
+    official = tmp_path / "official" / "CIFAR-10-C"
+    official.mkdir(parents=True)
+    (official / "fog.npy").write_bytes(b"")
+    for place in (official, official.parent):
+        np.testing.assert_array_equal(catalogue.load("cifar10", "test", place).images, first.images)
+        with pytest.raises(UserError, match="holds no cifar10 train set"):
+            catalogue.load("cifar10", "train", place)
 
 
 @pytest.mark.usefixtures("unreachable")

@@ -166,6 +166,32 @@ def test_official_files_that_are_missing_or_wrong_are_named(tmp_path: Path):
         corrupted.load_domains("cifar10-c", names=("snow",), folder=folder)
 
 
+@pytest.mark.parametrize("inside", ["", "CIFAR-10-C"])
+def test_an_official_folder_without_labels_is_refused_and_nothing_is_made_instead(tmp_path: Path, inside: str):
+    official(tmp_path / "official" / inside)
+    (tmp_path / "official" / inside / "labels.npy").unlink()
+    with pytest.raises(UserError, match=r"has no labels\.npy; add it"):
+        corrupted.load_domains("cifar10-c", names=("fog",), folder=tmp_path / "official")
+    assert not cache.cache_dir().exists()
+
+
+@pytest.mark.parametrize("wrong", [10, -1, 1e6])
+def test_official_labels_outside_the_classes_are_refused(tmp_path: Path, wrong: float):
+    official(tmp_path / "official")
+    labels = np.tile([0, 1, 2, wrong], 5)
+    np.save(tmp_path / "official" / "labels.npy", labels.astype(np.int64))
+    with pytest.raises(UserError, match=rf"labels\.npy hold {int(wrong)}: give 0 to 9"):
+        corrupted.load_domains("cifar10-c", names=("fog",), folder=tmp_path / "official")
+    np.save(tmp_path / "official" / "labels.npy", labels + 0.5)
+    with pytest.raises(UserError, match=r"labels\.npy are float64"):
+        corrupted.load_domains("cifar10-c", names=("fog",), folder=tmp_path / "official")
+
+
+def test_a_folder_has_no_effect_on_drawings_and_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match="drop folder"):
+        corrupted.load_domains("shapes-c", names=("fog",), folder=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -173,6 +199,7 @@ def test_official_files_that_are_missing_or_wrong_are_named(tmp_path: Path):
         ({"severity": 6}, "no severity 6"),
         ({"severity": 0}, "no severity 0"),
         ({"names": ("fogg",)}, "did you mean fog"),
+        ({"names": ("fog", "snow", "fog")}, "names fog twice"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, object], message: str):

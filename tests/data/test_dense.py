@@ -80,6 +80,7 @@ def test_masks_that_do_not_fit_are_told():
     wrong[0, 0, 0] = 3
     for changed, said in [
         ({"labels": {**data.labels, "a": wrong}}, "classes beyond 2"),
+        ({"names": ("a", "a")}, "MaskedDomains.names names a twice"),
         ({"labels": {**data.labels, "a": wrong[:2]}}, "masks of domain 'a'"),
         ({"labels": {"b": data.labels["b"]}}, "domain 'a' has no images or no masks"),
         ({"images": {**data.images, "b": data.images["b"].astype(float)}}, "images of domain 'b' are float64"),

@@ -56,7 +56,7 @@ def test_status(tmp_path):
         (["node", "--socket", "d.sock", "--server", "nonsense"], "HOST:PORT"),
         (["server", "PLAN", "--listen", "0.0.0.0:1", "--insecure"], "--insist"),
         (["server", "PLAN"], "needs --keys"),
-        (["up", "aggregator=fedavg,fedctta"], "a fleet runs one"),
+        (["up", "aggregator=fedavg,fedctta"], "aggregator has 2 values and a fleet takes one"),
         (["up", "--out", "OUT", "nonsense=1"], "unknown key"),
     ],
 )

@@ -52,6 +52,7 @@ def test_classes_may_be_skewed_and_chance_is_seeded():
         ({"skew": 0.0}, "skew=0.0 must be above 0"),
         ({"seed": -1}, "seed=-1 must not"),
         ({"corruptions": "smog"}, "unknown corruption 'smog'"),
+        ({"corruptions": "fog+snow+fog"}, "corruptions names fog twice"),
     ],
 )
 def test_refuses_what_cannot_be(options, message):

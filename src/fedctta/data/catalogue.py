@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fedctta.data import cifar, corrupted, shapes
 from fedctta.data.cache import SPLITS, Images, cache_dir, check_folder, has_images
 from fedctta.data.dense import DENSE
+from fedctta.data.layouts import Absent
 from fedctta.errors import UserError, unknown
 
 CLEAN = {
@@ -36,12 +37,23 @@ def load(name: str, split: str, folder: Path | None = None, progress: bool | Non
     Args:
         name: "cifar10", "cifar100" or "shapes".
         split: "train" or "test".
-        folder: where the files are, for the data sets that have any; then no network is used.
+        folder: where the files are, for the data sets that have any; then no network is used. A folder of official
+            corrupted files may do without the clean ones if these are in the cache.
         progress: False for silence, True for a progress bar always, None for one where there is a terminal.
     """
     if name not in CLEAN:
         raise unknown("data set", name, CLEAN)
-    return shapes.load(split) if name == "shapes" else cifar.load(name, split, folder, progress)
+    if name == "shapes":
+        if folder is not None and corrupted.official_folder("shapes-c", folder) is None:
+            raise UserError("shapes are drawn here: drop folder")
+        return shapes.load(split)
+    try:
+        return cifar.load(name, split, folder, progress)
+    except Absent:
+        official = folder is not None and corrupted.official_folder(f"{name}-c", folder) is not None
+        if not official or not has_images(cache_dir() / name, split):
+            raise
+        return cifar.load(name, split, None, progress)
 
 
 def datasets() -> tuple[Entry, ...]:
@@ -67,7 +79,13 @@ def fetch(
     name: str, folder: Path | None = None, severity: int = 5, seed: int = 0, progress: bool | None = None
 ) -> tuple[str, ...]:
     """Put a data set into the cache and return what there is to say about it."""
+    if name not in CORRUPTED and severity != 5:
+        raise UserError(f"severity={severity} has no effect on {name}: drop it")
     if name in CORRUPTED:
+        if folder is not None and corrupted.official_folder(name, folder) is not None:
+            raise UserError(
+                f"{folder} holds official files, which are read where they are: use them with folder={folder}"
+            )
         corrupted.forget_stand_in(name, severity, seed)
         return corrupted.load_domains(name, severity, folder=folder, seed=seed, progress=progress).notes
     if name == "scenes":

@@ -21,7 +21,7 @@ from fedctta.data.cache import (
     sha256,
 )
 from fedctta.data.editions import EDITIONS, Edition
-from fedctta.data.layouts import Absent, read_folder, unpack
+from fedctta.data.layouts import read_folder, unpack
 from fedctta.data.progress import say
 from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable, whole
@@ -33,8 +33,7 @@ def load(name: str, split: str, folder: Path | None = None, progress: bool | Non
     Args:
         name: "cifar10" or "cifar100".
         split: "train" or "test".
-        folder: where the files are. They are read and checked even if the cache is full; a folder without this
-            data set leaves it to the cache.
+        folder: where the files are. They are read and checked even if the cache is full.
         progress: False for silence, True for a progress bar always, None for one where there is a terminal.
     """
     if name not in EDITIONS:
@@ -53,14 +52,8 @@ def _keep_from_folder(folder: Path, edition: Edition, split: str, kept: Path) ->
     """Check one split in `folder` and see to it that `kept` has it."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; name one that holds {edition.archive} or its files")
-    cached = has_images(kept, split)
-    try:
-        data = read_folder(folder, edition, split)
-    except Absent:
-        if cached:
-            return
-        raise
-    if not cached:
+    data = read_folder(folder, edition, split)
+    if not has_images(kept, split):
         _keep(edition, split, data, kept)
 
 

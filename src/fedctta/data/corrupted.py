@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, frost
 from fedctta.data.editions import EDITIONS
 from fedctta.data.progress import bar
 from fedctta.errors import UserError, unknown
+from fedctta.registry import refuse_twice
 
 SETS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C", "shapes-c": "shapes-c"}
 """The corrupted sets, and the folder name of their official files."""
@@ -71,7 +72,7 @@ def load_domains(
         name: "cifar10-c", "cifar100-c" or "shapes-c".
         severity: 1 to 5.
         names: the corruptions, each one a domain.
-        folder: official `.npy` files, used as they are; or a source of the clean test set.
+        folder: official `.npy` files, used as they are; or a source of the clean test set. It must hold one of them.
         seed: of the generated corruptions.
         progress: False for silence, True for a progress bar always, None for one where there is a terminal.
     """
@@ -79,19 +80,35 @@ def load_domains(
         raise unknown("corrupted data set", name, SETS)
     if severity not in SEVERITIES:
         raise UserError(f"there is no severity {severity}; use 1 to 5")
+    refuse_twice(names, "names")
     for each in names:
         if each not in NAMES:
             raise unknown("corruption", each, NAMES)
-    official = _official_folder(name, folder) if folder is not None else None
+    official = official_folder(name, folder) if folder is not None else None
     if official is not None:
         return _read_official(name, official, severity, tuple(names))
+    if folder is not None and name == "shapes-c":
+        raise UserError(f"{folder} holds no official files of shapes-c, which is drawn here: drop folder")
     return _generate(name, severity, tuple(names), folder, seed, progress)
 
 
-def _official_folder(name: str, folder: Path) -> Path | None:
-    """Return where the official files are: `folder`, its subfolder of their usual name, or nowhere."""
+def official_folder(name: str, folder: Path) -> Path | None:
+    """Return where official files are: `folder`, its subfolder of their usual name, or nowhere.
+
+    One of the files is enough to tell: what is missing of the others is then told, and nothing is made in their place.
+    """
+    files = [f"{each}.npy" for each in ("labels", *NAMES)]
     places = (folder, folder / SETS[name])
-    return next((place for place in places if (place / "labels.npy").is_file()), None)
+    return next((place for place in places if any((place / file).is_file() for file in files)), None)
+
+
+def check_labels(labels: NDArray[Any], classes: Sequence[str], what: str) -> None:
+    """Refuse labels that are not whole numbers [n] from 0 to the number of classes - 1."""
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(f"{what} are {labels.dtype} {labels.shape}: give whole numbers [n], one an image")
+    wrong = labels[(labels < 0) | (labels >= len(classes))]
+    if len(wrong):
+        raise UserError(f"{what} hold {wrong[0]}: give 0 to {len(classes) - 1}, for there are {len(classes)} classes")
 
 
 def _read_official(name: str, folder: Path, severity: int, names: tuple[str, ...]) -> Domains:
@@ -119,6 +136,7 @@ def _read_official(name: str, folder: Path, severity: int, names: tuple[str, ...
             raise UserError(f"{folder / each}.npy has {len(array)} images for {len(labels)} labels; get both anew")
     part = slice((severity - 1) * n, severity * n)
     classes = EDITIONS[name.removesuffix("-c")].classes if name != "shapes-c" else tuple(shapes.KINDS)
+    check_labels(labels, classes, f"labels in {folder / 'labels.npy'}")
     views = {each: array[part] for each, array in images.items()}
     return Domains(names, views, labels[part].astype(np.int64), classes, (f"official files of {folder}",))
 

@@ -10,6 +10,7 @@ from fedctta.data import scenes
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.data.masked import MaskedDomains, load_masked, scenes_domains
 from fedctta.errors import UserError, unknown
+from fedctta.registry import read_names, refuse_twice
 
 DENSE = {
     "scenes": "2,400 drawings of overlapping objects with masks, 48 x 48, under 4 shifts, made by this package",
@@ -37,11 +38,11 @@ def load_dense(
         if folder is not None:
             raise UserError("scenes are drawn here: drop folder, or use dataset=masked for images of your own")
         named = {"benchmark": tuple(scenes.SHIFTS), "all": ("clean", *scenes.SHIFTS)}
-        return scenes_domains(named.get(domains) or tuple(domains.split("+")))
+        return scenes_domains(named.get(domains) or read_names(domains, "domains"))
     if folder is None:
         raise UserError("dataset=masked needs a folder of images and masks: add folder=PATH")
     data = load_masked(folder, layout, size=size)
-    return data if domains in _EVERY else chosen(data, tuple(domains.split("+")))
+    return data if domains in _EVERY else chosen(data, read_names(domains, "domains"))
 
 
 def chosen(data: MaskedDomains, names: tuple[str, ...]) -> MaskedDomains:
@@ -55,6 +56,7 @@ def chosen(data: MaskedDomains, names: tuple[str, ...]) -> MaskedDomains:
 
 def check_masked(data: MaskedDomains) -> MaskedDomains:
     """Refuse images that are not uint8 [n, H, W, 3] of one size, each with a mask [n, H, W] of known classes."""
+    refuse_twice(data.names, "MaskedDomains.names")
     for name in data.names:
         images, masks = data.images.get(name), data.labels.get(name)
         if images is None or masks is None or not len(images):

@@ -41,10 +41,13 @@ def up(
     """
     from fedctta.fleet.launch import Tryout
     from fedctta.fleet.launch import up as run
+    from fedctta.settings import parse_single
 
     _need_flower()
     named = {"dataset": dataset, "adapter": adapter, "aggregator": aggregator}
-    tryout = Tryout(folder, devices, rounds, {**named, **_values(words)}, {}, lockstep, insecure, pace)
+    tryout = Tryout(
+        folder, devices, rounds, {**named, **parse_single(words or [], "a fleet")}, {}, lockstep, insecure, pace
+    )
     with Live(err) as live:
         try:
             status = run(tryout, live.show)
@@ -188,16 +191,6 @@ def proxy(
 
     host, port = _host_and_port(listen)
     typer.echo(nginx_config(host, port, superlink, keys_folder.resolve()), nl=False)
-
-
-def _values(words: list[str] | None) -> dict[str, str]:
-    from fedctta.settings import parse_words
-
-    values = parse_words(words or [])
-    for key, options in values.items():
-        if len(options) > 1:
-            raise UserError(f"{key} has {len(options)} values: a fleet runs one")
-    return {key: options[0] for key, options in values.items()}
 
 
 def _host_and_port(place: str) -> tuple[str, int]:

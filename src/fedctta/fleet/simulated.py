@@ -13,7 +13,7 @@ import torch
 
 from fedctta.errors import UserError
 from fedctta.fleet.sources import Batch
-from fedctta.settings import Experiment, parse_words, single
+from fedctta.settings import Experiment, parse_single, single
 from fedctta.streams import ABSENT, Stream
 from fedctta.workshop import Workshop
 
@@ -24,7 +24,7 @@ def parse_stream(words: str, batch: int) -> tuple[Experiment, int]:
     >>> parse_stream("dataset=shapes-c,clients=4,client=2", 10)[1]
     2
     """
-    values = {key: options[0] for key, options in parse_words(words.split(",")).items()}
+    values = parse_single(words.split(","), "a device")
     client = values.pop("client", "0")
     if not client.isdecimal():
         raise UserError(f"client={client} is not a number: write for example client=0")

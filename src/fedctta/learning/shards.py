@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES, corrupt, frost_textures
 from fedctta.errors import UserError, unknown
+from fedctta.registry import read_names
 from fedctta.sampling.skewed import Dirichlet
 
 _GROUPS = {"none": (), "extra": EXTRA, "benchmark": BENCHMARK, "all": NAMES}
@@ -50,7 +51,7 @@ class Sharing:
     def names(self) -> tuple[str, ...]:
         """The corruptions, in the order clients take them."""
         group = _GROUPS.get(self.corruptions)
-        return tuple(self.corruptions.split("+")) if group is None else group
+        return read_names(self.corruptions, "corruptions") if group is None else group
 
 
 class Shards(NamedTuple):
