@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from fedctta.data.masked import MaskedDomains
@@ -16,6 +17,7 @@ from fedctta.experiment import run
 from fedctta.measures import by_domain, overall
 from fedctta.models.dense import judge
 from fedctta.network import Network
+from fedctta.pretraining import pretrain
 from fedctta.records import Record
 from fedctta.settings import Experiment
 from fedctta.streams import build
@@ -149,6 +151,40 @@ def test_what_is_kept_of_earlier_domains_is_measured_by_pixels(data, module):
     (record,) = run(dataset=data, model=module, adapter="none", stream="iid", retention=4, **plain)
     assert np.nanmax(record.retained) <= 1
     assert record.forgetting == 0
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Two folders of images and masks: "all" with classes 0 to 2, "some" without class 2."""
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    random = np.random.default_rng(0)
+    for name, classes in (("all", 3), ("some", 2)):
+        for kind, size, values in (("images", (SIDE, SIDE, 3), 256), ("masks", (SIDE, SIDE), classes)):
+            (tmp_path / name / "a" / kind).mkdir(parents=True)
+            for k in range(12):
+                picture = random.integers(0, values, size).astype(np.uint8)
+                Image.fromarray(picture).save(tmp_path / name / "a" / kind / f"{k}.png")
+    return tmp_path
+
+
+def test_a_folder_without_the_highest_class_is_run_with_the_models_classes(folders, module):
+    one = {**SMALL, "niid.clusters": 1, "dataset": "masked", "folder": str(folders / "some")}
+    (record,) = run(model=module, **one)
+    assert record.settings["classes"] == ["class 0", "class 1", "class 2"]
+    assert record.class_seen.shape[-1] == 3
+    assert record.class_seen[..., 2].sum() == 0
+    pretrain({"dataset": "masked", "folder": str(folders / "all"), "epochs": "1", "batch": "4"})
+    (record,) = run(**one)
+    assert record.settings["classes"] == ["class 0", "class 1", "class 2"]
+    (folders / "some" / "classes.txt").write_text("x\ny\nz\n")
+    (record,) = run(**one)
+    assert record.settings["classes"] == ["x", "y", "z"]
+
+
+def test_a_folder_with_more_classes_than_the_model_is_told(folders):
+    pretrain({"dataset": "masked", "folder": str(folders / "some"), "epochs": "1", "batch": "4"})
+    with pytest.raises(UserError, match="does not fit this network"):
+        run(**{**SMALL, "niid.clusters": 1, "dataset": "masked", "folder": str(folders / "all")})
 
 
 def test_a_record_without_pictures_is_not_dense(play, tmp_path):

@@ -173,6 +173,22 @@ def test_labels_and_names_that_would_spoil_numbers_are_refused(domains, play, ch
         play(dataset=replace(domains, **change))
 
 
+def test_what_a_sweep_lacks_is_told_before_its_first_run(play, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("fedctta.experiment.play", None)
+    for values, said in (
+        ({"adapter": ["bn", "atp"]}, "no rates of atp for this model"),
+        ({"aggregator": ["fedavg", "ugsa"], "robust": "median"}, "robust=median has no effect on ugsa"),
+        ({"adapter": ["bn", "tent"], "noise": 1.0}, "cover the statistics of one batch only"),
+        ({"samples": ["disjoint", "overlap"], "lift": ["auto", "graph"]}, "lift=graph needs a CUDA GPU"),
+        ({"clients": [4, 1000]}, "fewer clients"),
+        ({"liars": [0, 9]}, "leaves nobody honest"),
+    ):
+        with pytest.raises(UserError, match=said):
+            play(**values, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_model_that_does_not_fit_is_refused(play):
     with pytest.raises(UserError, match="3 classes"):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 7)))

@@ -27,8 +27,8 @@ from fedctta.registry import Registry, parameters_of
 from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment, expand, load_preset
 from fedctta.streams import Schedule, schedules
-from fedctta.trial import play
-from fedctta.workshop import Workshop, data_keys
+from fedctta.trial import check, play
+from fedctta.workshop import Workshop
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,6 +97,9 @@ def run(
         require_writable(folder / "runs")
     records = []
     workshop = Workshop(objects)
+    if len(experiments) > 1:
+        for experiment in experiments:
+            check(experiment, workshop)
     if jobs != 1:
         _play_at_once(experiments, workshop, folder, jobs, resume, console)
         resume = True
@@ -122,8 +125,6 @@ def _play_at_once(
         raise UserError(
             "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
         )
-    for experiment in experiments:
-        workshop.data(*data_keys(experiment))  # fetched once, before several would begin to
     done = partial(_tell, console, len(experiments), [])
     for reason in side_by_side(experiments, folder, jobs, resume, done).values():
         raise UserError(reason)

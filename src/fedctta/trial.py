@@ -71,6 +71,15 @@ def play(
     return record
 
 
+def check(experiment: Experiment, workshop: Workshop) -> None:
+    """Refuse what `play` would refuse, and play nothing: a sweep tells it before its first run."""
+    stream = workshop.check(experiment, choose_device(experiment.device))
+    if experiment.engine == "flower":
+        from fedctta.fleet.engine import check as check_flower  # Flower is an extra
+
+        check_flower(experiment, stream, bool(workshop.objects))
+
+
 def kept(experiment: Experiment, workshop: Workshop, folder: Path) -> Record | None:
     """Return the record of an experiment played before, if the folder has it."""
     federation, stream, _ = workshop.assemble(experiment, choose_device(experiment.device))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
-from fedctta.clients import Lift, choose_lift
+from fedctta.clients import Client, Lift, Lifter, by_loop, choose_lift
 from fedctta.data.catalogue import load
 from fedctta.data.corrupted import SETS, Domains, check_labels, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
 from fedctta.data.dense import DENSE, check_masked, load_dense
-from fedctta.data.masked import AnyDomains, MaskedDomains
+from fedctta.data.masked import AnyDomains, MaskedDomains, numbered, with_more_classes
 from fedctta.data.scenes import load as load_scenes
 from fedctta.errors import UserError, unknown
 from fedctta.guards import guarded
@@ -30,7 +30,8 @@ from fedctta.lifting import fastest_lift
 from fedctta.machine import hardware
 from fedctta.models import ARCHITECTURES
 from fedctta.models.inputs import to_input
-from fedctta.models.zoo import load_model, load_weights, read_card, weights_path
+from fedctta.models.source import Source
+from fedctta.models.zoo import find_weights, load_model, load_weights
 from fedctta.network import Network
 from fedctta.registry import parameters_of, read_names, refuse_twice
 from fedctta.room import clients_that_fit
@@ -45,6 +46,26 @@ DEFAULT_SLOTS = 50
 LARGE = 64 * 64  # pixels of an image from which on fewer go through a model at once
 
 
+class Parts(NamedTuple):
+    """What an experiment names, made and found to fit together."""
+
+    schedule: Schedule
+    sampler: Sampler
+    adapter: Adapter
+    aggregator: Aggregator
+    network: Network
+    client: Client
+    stream: Stream
+    slots: int
+    model: str
+    source: Source
+
+    @property
+    def methods(self) -> tuple[Any, ...]:
+        """Return all that has parameters."""
+        return self.schedule, self.sampler, self.adapter, self.aggregator
+
+
 class Workshop:
     """Turns descriptions into working parts; data and models are loaded once for all runs that share them."""
 
@@ -55,11 +76,44 @@ class Workshop:
 
     def assemble(self, experiment: Experiment, device: torch.device) -> tuple[Federation, Stream, dict[str, Any]]:
         """Build the federation and its stream, and the settings as they turned out."""
+        parts = self._parts(experiment, device)
+        lift = self._choose_lift(experiment, parts)
+        federation, guards = _federate(experiment, parts, lift)
+        stream, data = parts.stream, parts.stream.data
+        settings = asdict(experiment) | {"model": parts.model, "clients": stream.clients, "slots": parts.slots}
+        settings |= {"device": str(device), "source": parts.source.told()}
+        settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(stream.data.notes)}
+        settings |= {"hardware": hardware(device), "torch": torch.__version__}
+        settings |= {"sh": stream.spatial_heterogeneity, "th": stream.temporal_heterogeneity}
+        settings |= guards
+        settings["notes"] += parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")
+        del settings["parameters"]  # in full, with defaults, under each method's name
+        if data.dense:
+            del settings["severity"]
+            settings["classes"] = list(data.classes)
+        settings |= {m.name: p for m in parts.methods if (p := parameters_of(m))}
+        return federation, stream, settings
+
+    def check(self, experiment: Experiment, device: torch.device) -> Stream:
+        """Refuse what `assemble` would, without measuring anything; return the stream."""
+        parts = self._parts(experiment, device)
+        _federate(experiment, parts, by_loop)
+        return parts.stream
+
+    def _parts(self, experiment: Experiment, device: torch.device) -> Parts:
         schedule: Schedule = experiment.method(schedules, experiment.stream)
         sampler: Sampler = experiment.method(samplers, experiment.samples)
         adapter: Adapter = experiment.method(adapters, experiment.adapter)
         aggregator: Aggregator = experiment.method(aggregators, experiment.aggregator)
         data = self.data(*data_keys(experiment))
+        model = choose_model(experiment, data)
+        source = Source.of(self._weights(experiment, model))
+        if isinstance(data, MaskedDomains):
+            data = with_more_classes(data, source.card.get("classes", ()))
+        short = experiment.precision == "bf16"
+        kinds = (len(data.classes), device, data.dense, short)
+        network = self.network(experiment.dataset, model, experiment.weights, *kinds)
+        data = _try_on(network, data, device)
         clients, slots = experiment.clients or schedule.default_clients(), self.slots(experiment)
         stream = build(
             schedule,
@@ -73,51 +127,30 @@ class Workshop:
             experiment.stragglers,
             experiment.delay,
         )
-        model = choose_model(experiment, data)
-        short = experiment.precision == "bf16"
-        kinds = (len(data.classes), device, data.dense, short)
-        network = self.network(experiment.dataset, model, experiment.weights, *kinds)
-        _try_on(network, stream, device)
         adapter.check(network, experiment.batch)
         client = adapter.init(network)
         aggregator.check(network, client.own)
+        return Parts(schedule, sampler, adapter, aggregator, network, client, stream, slots, model, source)
+
+    def _choose_lift(self, experiment: Experiment, parts: Parts) -> Lifter:
+        network, client, stream = parts.network, parts.client, parts.stream
         height, width, channels = stream.shape
-        load = max(1, height * width // LARGE) if data.dense else 1  # how many small images one is worth
+        load = max(1, height * width // LARGE) if stream.data.dense else 1  # how many small images one is worth
         fit = clients_that_fit(network, client, experiment.batch, (channels, height, width))
         lift = choose_lift(experiment.lift, network, client, experiment.batch * load, fit)
-        if experiment.lift == "auto" and device.type == "cpu" and not data.dense:
-            shown = int((stream.domain != ABSENT).sum()) * experiment.batch
-            lift = fastest_lift(adapter, network, clients, experiment.batch, (channels, height, width), shown)
+        if experiment.lift != "auto" or network.device.type != "cpu" or stream.data.dense:
+            return lift
+        shown = int((stream.domain != ABSENT).sum()) * experiment.batch
+        shape = (channels, height, width)
+        return fastest_lift(parts.adapter, network, stream.clients, experiment.batch, shape, shown)
 
-        def images(count: int) -> Tensor:
-            return public_images(experiment, count, device)
-
-        server = Server(network, lift, experiment.seed, (channels, height, width), clients, images)
-        late = Late(experiment.stale, experiment.decay)
-        graphs = choose_graphs(experiment.lift, device)
-        federation = Federation(
-            adapter,
-            aggregator,
-            server,
-            experiment.interval,
-            late,
-            graphs,
-            predict=experiment.predict,
-            batch=experiment.batch,
-        )
-        federation, guards = guarded(federation, experiment, len(stream))
-        settings = asdict(experiment) | {"model": model, "clients": clients, "slots": slots, "device": str(device)}
-        settings |= {"lift": lift.__name__.removeprefix("by_").replace("_", " "), "notes": list(stream.data.notes)}
-        settings |= {"hardware": hardware(device), "torch": torch.__version__}
-        settings |= {"sh": stream.spatial_heterogeneity, "th": stream.temporal_heterogeneity}
-        settings |= guards
-        del settings["parameters"]  # in full, with defaults, under each method's name
-        if data.dense:
-            del settings["severity"]
-            settings["classes"] = list(data.classes)
-            settings["notes"] += source_notes(experiment, model)
-        settings |= {m.name: p for m in (schedule, sampler, adapter, aggregator) if (p := parameters_of(m))}
-        return federation, stream, settings
+    def _weights(self, experiment: Experiment, model: str) -> Path | None:
+        """Return the file the model's weights come from, if they come from one."""
+        if isinstance(self.objects.get("model"), nn.Module):
+            return None
+        if ":" in model:
+            return None if experiment.weights == "auto" else Path(experiment.weights)
+        return find_weights(model, experiment.dataset, experiment.weights)
 
     def slots(self, experiment: Experiment) -> int:
         """Return how many slots a domain lasts: those asked for, or as many as there are images for."""
@@ -170,6 +203,30 @@ class Workshop:
         return Network(load_model(model, dataset, classes, weights), device, dense, short)
 
 
+def _federate(experiment: Experiment, parts: Parts, lift: Lifter) -> tuple[Federation, dict[str, Any]]:
+    """Put the parts together, and what the experiment asks for against liars and for privacy."""
+    network, stream = parts.network, parts.stream
+    height, width, channels = stream.shape
+
+    def images(count: int) -> Tensor:
+        return public_images(experiment, count, network.device)
+
+    server = Server(network, lift, experiment.seed, (channels, height, width), stream.clients, images)
+    late = Late(experiment.stale, experiment.decay)
+    graphs = choose_graphs(experiment.lift, network.device)
+    federation = Federation(
+        parts.adapter,
+        parts.aggregator,
+        server,
+        experiment.interval,
+        late,
+        graphs,
+        predict=experiment.predict,
+        batch=experiment.batch,
+    )
+    return guarded(federation, experiment, len(stream))
+
+
 def choose_graphs(how: Lift, device: torch.device) -> Literal["never", "auto", "always"]:
     """Say whether rounds are replayed as CUDA graphs: on a GPU wherever possible, unless another lifting is asked."""
     if how == "graph" and device.type != "cuda":
@@ -187,12 +244,6 @@ def choose_model(experiment: Experiment, data: AnyDomains) -> str:
         fit = " or ".join(name for name, model in ARCHITECTURES.items() if model.dense == data.dense)
         raise UserError(f"model={experiment.model} does not fit data with {what}: use model={fit}")
     return experiment.model
-
-
-def source_notes(experiment: Experiment, model: str) -> list[str]:
-    """Say what the weights that `weights=auto` finds for a folder were trained on: it may have been another one."""
-    path = weights_path(model, "masked") if experiment.dataset == "masked" and experiment.weights == "auto" else None
-    return [] if path is None else [f"source model: {note}" for note in read_card(path).get("notes", ())]
 
 
 def check_domains(data: Domains) -> Domains:
@@ -229,24 +280,31 @@ def affordable_slots(images: int, batch: int) -> int:
     return max(1, min(DEFAULT_SLOTS, images // batch))
 
 
-def _try_on(network: Network, stream: Stream, device: torch.device) -> None:
-    """Run two images through the model, so that a misfit is told before the first round."""
-    image = stream.data.images[stream.data.names[0]][:2]
-    size = "x".join(map(str, stream.shape))
+def _try_on(network: Network, data: AnyDomains, device: torch.device) -> AnyDomains:
+    """Run two images through the model, so that a misfit is told before the first round.
+
+    Return the data, with as many classes as the model knows if theirs are only counted.
+    """
+    image = data.images[data.names[0]][:2]
+    shape = image.shape[1:]
+    size = "x".join(map(str, shape))
     with torch.no_grad():
         try:
             logits = network({}, to_input(np.asarray(image), device)).logits
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"the model cannot take images of {size}: {reason}; choose a model that fits") from error
-    classes, pixels = len(stream.data.classes), stream.shape[0] * stream.shape[1]
-    if network.dense and len(logits) != len(image) * pixels:
+    if network.dense and len(logits) != len(image) * shape[0] * shape[1]:
         raise UserError(f"the model does not predict every pixel of images of {size}: choose one that does, as unet")
+    if isinstance(data, MaskedDomains) and logits.ndim == 2:
+        data = with_more_classes(data, numbered(logits.shape[1]))
+    classes = len(data.classes)
     if logits.ndim != 2 or logits.shape[1] != classes:
         raise UserError(
             f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"
             " model that fits"
         )
+    return data
 
 
 def public_images(experiment: Experiment, count: int, device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedctta.data import scenes
 from fedctta.data.mask_layouts import LABEL_IDS, LAYOUTS
-from fedctta.data.masked import load_masked, scenes_domains
+from fedctta.data.masked import load_masked, scenes_domains, with_more_classes
 from fedctta.errors import UserError
 
 SIDE = 8
@@ -56,6 +56,30 @@ def test_generic_folders(generic):
     assert "layout folders" in data.notes[0]
     assert "3 images" in data.notes[0]
     assert load_masked(generic, "folders", classes=("g", "h", "i", "j")).classes == ("g", "h", "i", "j")
+
+
+def test_a_list_of_classes_names_those_no_mask_holds(generic):
+    (generic / "classes.txt").write_text("sky\n\nroad\ncar\nrider\n")
+    data = load_masked(generic)
+    assert data.classes == ("sky", "road", "car", "rider")
+    assert with_more_classes(data, ["a"] * 5) is data, "names that are given stay"
+    assert load_masked(generic, classes=("g", "h", "i")).classes == ("g", "h", "i")
+    for text, said in (
+        ("sky", "has 1 class names"),
+        ("a\nb\na\n", "names a twice"),
+        ("a\nb\n", "value 2, which is no"),
+    ):
+        (generic / "classes.txt").write_text(text)
+        assert said in complaint(generic)
+    (generic / "classes.txt").write_bytes(b"\xff\xfe\xff")
+    assert "write one class name a line" in complaint(generic)
+
+
+def test_classes_that_were_counted_may_be_more(generic):
+    data = load_masked(generic)
+    assert with_more_classes(data, ("g", "h", "i", "j")).classes == ("g", "h", "i", "j")
+    assert with_more_classes(data, ("g", "h")) is data
+    assert with_more_classes(data, ()) is data
 
 
 def test_resizing_keeps_masks_whole_and_smooths_images(tmp_path):

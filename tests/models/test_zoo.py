@@ -61,14 +61,17 @@ def test_stored_dtypes_and_names(saved):
     torch.testing.assert_close(loaded(x), module(x), rtol=1e-5, atol=1e-5)
 
 
-def test_packaged_weights_come_before_cached_ones(home):
+def test_weights_of_ones_own_come_before_packaged_ones(home):
     assert zoo.weights_path(MODEL, "shapes") is None
-    cached, packaged = build(MODEL, seed=1), build(MODEL, seed=2)
-    zoo.save_weights(cached, zoo.cached_path(MODEL, "shapes"), {})
-    assert zoo.weights_path(MODEL, "shapes-c") == home / "cache" / "weights" / f"{MODEL}-shapes.safetensors"
+    own, packaged = build(MODEL, seed=1), build(MODEL, seed=2)
     zoo.save_weights(packaged, home / "packaged" / f"{MODEL}-shapes.safetensors", {})
-    found = zoo.load_model(MODEL, "shapes-c")
-    torch.testing.assert_close(found.head.weight, packaged.head.weight, rtol=1e-3, atol=1e-3)
+    found = zoo.find_weights(MODEL, "shapes-c")
+    assert (found, zoo.origin(found)) == (home / "packaged" / f"{MODEL}-shapes.safetensors", "package")
+    zoo.save_weights(own, zoo.cached_path(MODEL, "shapes"), {})
+    found = zoo.find_weights(MODEL, "shapes-c")
+    assert (found, zoo.origin(found)) == (home / "cache" / "weights" / f"{MODEL}-shapes.safetensors", "cache")
+    torch.testing.assert_close(zoo.load_model(MODEL, "shapes-c").head.weight, own.head.weight, rtol=1e-3, atol=1e-3)
+    assert zoo.origin(Path("weights.safetensors")) == "elsewhere"
 
 
 def test_absent_weights_name_the_command(home):

@@ -157,11 +157,11 @@ def learnt_path(method: str, network: Network) -> Path:
 
 
 def read_learnt(method: str, what: str, place: str, network: Network) -> tuple[Path, Tensors]:
-    """Read what a method learnt at the source, from a path or, for "auto", the package and then the user's cache."""
+    """Read what a method learnt at the source, from a path or, for "auto", the user's cache and then the package."""
     path = Path(place)
     if place == "auto":
-        packaged = PACKAGED / _file_name(method, network)
-        path = packaged if packaged.is_file() else learnt_path(method, network)
+        path, packaged = learnt_path(method, network), PACKAGED / _file_name(method, network)
+        path = packaged if packaged.is_file() and not path.is_file() else path
     if not path.is_file():
         where = "" if place == "auto" else f" at {path}"
         raise UserError(

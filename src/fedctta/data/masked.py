@@ -7,7 +7,7 @@ class a stored mask value means.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from fedctta.data import scenes
 from fedctta.data.corrupted import Domains
 from fedctta.data.mask_layouts import IGNORE, INVALID, LAYOUTS, Layout, Pair, find
 from fedctta.errors import UserError, unknown
+from fedctta.registry import refuse_twice
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def load_masked(
         size: (height, width), or one number for both, that all are resized to: images bilinearly, masks to the nearest
             pixel. None keeps their size, which must then be the same for all.
         split: which part, in layouts that have any; None for the first with masks of val, test and train.
-        classes: the class names in the "folders" layout; None counts the classes its masks hold.
+        classes: the class names in the "folders" layout; None takes the lines of the folder's `classes.txt`, or,
+            without such a file, counts the classes its masks hold (see `with_more_classes`).
     """
     folder = Path(folder)
     if layout not in ("auto", *LAYOUTS):
@@ -103,6 +105,8 @@ def load_masked(
         raise UserError(f"there is no folder {folder}: check the path")
     name, chosen, pairs = find(folder, layout, split)
     shape = _shape(pairs[0], size)
+    if classes is None and not chosen.classes:
+        classes = _listed(folder / "classes.txt")
     domains = sorted({pair.domain for pair in pairs})
     members = {domain: [pair for pair in pairs if pair.domain == domain] for domain in domains}
     images = {domain: np.empty((len(members[domain]), *shape, 3), np.uint8) for domain in domains}
@@ -193,4 +197,32 @@ def _names(
         return tuple(classes or layout.classes)
     if seen[-1] == 0:
         raise UserError(f"the masks of {folder} hold class 0 only (255 is ignored): for masks of 0 and 255 use sites")
-    return tuple(f"class {k}" for k in range(int(seen[-1]) + 1))
+    return numbered(int(seen[-1]) + 1)
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Return names for classes of which nothing is known but their number."""
+    return tuple(f"class {k}" for k in range(count))
+
+
+def with_more_classes(data: MaskedDomains, names: Sequence[str]) -> MaskedDomains:
+    """Return the data with the classes `names`, if theirs were counted in their masks and these are more.
+
+    What masks of one folder hold is a lower bound: a class may be rare, or foreign to a site. The model knows all.
+    """
+    counted = data.classes == numbered(len(data.classes))
+    return replace(data, classes=tuple(names)) if counted and len(names) > len(data.classes) else data
+
+
+def _listed(path: Path) -> tuple[str, ...] | None:
+    """Return the class names of a file with one a line, if it is there."""
+    try:
+        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path} ({error}): write one class name a line") from error
+    if not 2 <= len(names) <= IGNORE:
+        raise UserError(f"{path} has {len(names)} class names: write one a line, 2 to {IGNORE} of them")
+    refuse_twice(names, str(path))
+    return names

@@ -3,7 +3,7 @@
 A checkpoint is `<model>-<dataset>.safetensors` with `<model>-<dataset>.json`, its card, beside it; one by another
 recipe carries its name at the end (`resnet8-cifar10-paper`), and so does one trained by clients
 (`resnet8-cifar10-fedavg`). Some come with the package; `fedctta pretrain` puts
-others into the user's cache. Nothing is ever unpickled.
+others into the user's cache, where they are found first. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedctta.errors import UserError
+from fedctta.errors import UserError, unknown
 from fedctta.files import whole
 from fedctta.models import ARCHITECTURES, build
 
@@ -47,31 +47,42 @@ def cached_path(model: str, dataset: str, recipe: str = "") -> Path:
 
 
 def weights_path(model: str, dataset: str, recipe: str = "") -> Path | None:
-    """Find the weights of a model: those of the package first, then the user's cache."""
-    packaged = PACKAGED / weights_name(model, dataset, recipe)
-    if packaged.is_file():
-        return packaged
-    cached = cached_path(model, dataset, recipe)
-    return cached if cached.is_file() else None
+    """Find the weights of a model: those the user has trained first, in the cache, then those of the package."""
+    places = (cached_path(model, dataset, recipe), PACKAGED / weights_name(model, dataset, recipe))
+    return next((path for path in places if path.is_file()), None)
 
 
-def load_model(model: str, dataset: str, classes: int = 10, weights: str | Path = "auto", **options: Any) -> nn.Module:
-    """Build `model` and fill it with trained weights: float32, in evaluation mode, on the CPU.
+def origin(path: Path) -> str:
+    """Say where weights lie: in the "package", in the "cache" where `fedctta pretrain` put them, or "elsewhere"."""
+    from fedctta.data.cache import cache_dir
 
-    `weights` is "auto" (see `weights_path`), the name of a recipe ("paper") or the path of a safetensors file;
-    `options` go to `build`.
-    """
-    module = build(model, classes, **options)
+    return {PACKAGED: "package", cache_dir() / "weights": "cache"}.get(path.parent, "elsewhere")
+
+
+def find_weights(model: str, dataset: str, weights: str | Path = "auto") -> Path:
+    """Return the file of the weights asked for: "auto" (see `weights_path`), a recipe's name ("paper"), or a path."""
+    if model not in ARCHITECTURES:
+        raise unknown("model", model, ARCHITECTURES)
     recipe = "" if weights == "auto" else str(weights)
-    is_path = Path(recipe).suffix or Path(recipe).name != recipe
-    path = Path(weights) if is_path else weights_path(model, dataset, recipe)
+    if Path(recipe).suffix or Path(recipe).name != recipe:
+        return Path(weights)
+    path = weights_path(model, dataset, recipe)
     if path is None:
         clean, trained = dataset.removesuffix("-c"), weights_of(model)
         raise UserError(
             f"no {recipe}{' ' if recipe else ''}weights of {trained} for {clean}: run `fedctta pretrain "
             f"model={trained} dataset={clean}{_words(recipe)}`, or give the path of a .safetensors file"
         )
-    load_weights(module, path)
+    return path
+
+
+def load_model(model: str, dataset: str, classes: int = 10, weights: str | Path = "auto", **options: Any) -> nn.Module:
+    """Build `model` and fill it with trained weights: float32, in evaluation mode, on the CPU.
+
+    `weights` are those `find_weights` finds; `options` go to `build`.
+    """
+    module = build(model, classes, **options)
+    load_weights(module, find_weights(model, dataset, weights))
     return module.eval()
 
 

@@ -101,8 +101,10 @@ def method_name(settings: Mapping[str, Any]) -> str:
 
 
 def varying(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values are not the same in all runs, the seed aside."""
-    every = dict.fromkeys(key for run in runs for key in run if key != "seed")
+    """Return the keys whose values are not the same in all runs, apart from the seed and what only follows."""
+    every = dict.fromkeys(
+        key for run in runs for key in run if key.partition(".")[0] not in ("seed", "source", "notes")
+    )
     return [key for key in every if len({_key(run.get(key)) for run in runs}) > 1]
 
 
