@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from fedctta.data.shapes import load
 from fedctta.errors import UserError
@@ -36,3 +37,22 @@ def test_data_and_models_are_loaded_once(domains, tiny_module):
 def test_keys_for_folders_of_masks_are_refused_elsewhere(dataset, keys):
     with pytest.raises(UserError, match=f"no effect on {dataset}"):
         Workshop({}).assemble(Experiment(dataset=dataset, **keys), torch.device("cpu"))
+
+
+class Branching(nn.Sequential):
+    """Decides by a value, which vmap cannot."""
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(192, 3))
+
+    def forward(self, x):
+        return super().forward(x if x.mean() > 0 else -x)
+
+
+def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(domains):
+    workshop = Workshop({"dataset": domains, "model": Branching()})
+    methods = {"adapter": "none", "aggregator": "local", "stream": "iid"}
+    values = methods | {"dataset": "domains", "model": "branching", "clients": 4, "batch": 4}
+    assert workshop.assemble(Experiment(**values), torch.device("cpu"))[2]["lift"] == "loop"
+    with pytest.raises(UserError, match=r"lift=vmap cannot run this model: .*; use lift=loop"):
+        workshop.assemble(Experiment(**values, lift="vmap"), torch.device("cpu"))

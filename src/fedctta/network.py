@@ -5,6 +5,11 @@ own tensors laid over the shared ones and hands back, besides the logits, what t
 `nn.Module` hides: the statistics of every BatchNorm layer and the penultimate features. It changes nothing, so it can
 be differentiated and vmapped.
 
+A BatchNorm layer that a model calls several times per pass has one pair of statistics all the same. Each call is
+normalised by the rule on its own, and the layer keeps the mean of what its calls would keep: (1 - a) old + a mean_k
+batch_k, one step per pass whatever the number of calls. (Torch's train mode takes a step per call, so that the last
+call counts most, and with momentum 1 alone.)
+
 A dense model predicts every pixel. Its pixels are then what images are elsewhere: logits [B, K, H, W] come out as
 [B H W, K], image by image and row by row, and so do features, so that losses, probes and counts are written once.
 """
@@ -116,42 +121,37 @@ class _Pass:
     rule: NormRule = stored
     own: Collection[str] = ()
     statistics: Tensors = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
     features: Tensor | None = None
 
 
-class _ExplicitNorm(nn.Module):
-    """A BatchNorm layer whose statistics come from the rule of the pass."""
-
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(self, layer: _BatchNorm, name: str, network: Network) -> None:
-        super().__init__()
-        self.eps, self.name = layer.eps, name
-        self.weight, self.bias = layer.weight, layer.bias
-        self.register_buffer("running_mean", layer.running_mean)
-        self.register_buffer("running_var", layer.running_var)
-        self._now: Callable[[], _Pass] = lambda: network._pass
-
-    def forward(self, x: Tensor) -> Tensor:
-        now = self._now()
-        used, kept = now.rule(self.name, x, Statistics(self.running_mean, self.running_var))
-        now.statistics[f"{self.name}.running_mean"], now.statistics[f"{self.name}.running_var"] = kept
-        scale = torch.rsqrt(used.var + self.eps)
-        if self.weight is not None:
-            scale = scale * self.weight
-        shift = -used.mean * scale
-        if self.bias is not None:
-            shift = shift + self.bias
-        over = (-1,) + (1,) * (x.dim() - 2)
-        return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
+def _normalise(layer: _BatchNorm | nn.GroupNorm, x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Return (x - mean) scale weight + bias; mean and scale have the shape [C], or [B, C] with values of each image."""
+    if layer.weight is not None:
+        scale = scale * layer.weight
+    shift = -mean * scale
+    if layer.bias is not None:
+        shift = shift + layer.bias
+    over = (*scale.shape, *[1] * (x.dim() - 2))
+    return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
 
 
-class _GlobalAverage(nn.Module):
-    """`nn.AdaptiveAvgPool2d(1)`, in an operation that vmap batches (torch falls back to a loop for channels-last)."""
+def _group_norm(layer: nn.GroupNorm, x: Tensor) -> Tensor:
+    """Normalise as `nn.GroupNorm` does, whose own kernel on a CPU takes no channels-last images inside vmap."""
+    size = x.shape[1] // layer.num_groups
+    groups = x.view(len(x), layer.num_groups, size, *x.shape[2:])
+    mean, var = moments(groups, tuple(range(2, groups.dim())))
+    return _normalise(layer, x, _widen(mean, size), _widen(torch.rsqrt(var + layer.eps), size))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean((-2, -1), keepdim=True)
+
+def _widen(values: Tensor, size: int) -> Tensor:
+    """Return values[B, G] of groups for every channel: [B, G size]."""
+    return values.unsqueeze(-1).expand(*values.shape, size).flatten(1)
+
+
+def _global_average(x: Tensor) -> Tensor:
+    """Average as `nn.AdaptiveAvgPool2d(1)` does; torch's own falls back to a loop for channels-last inside vmap."""
+    return x.mean((-2, -1), keepdim=True)
 
 
 class Network:
@@ -172,21 +172,26 @@ class Network:
         self.dense, self.short = dense, short
         self._pass = _Pass()
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
-        self._module = self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._module, self.norms = _make_norms_explicit(self._module, self)
-        for name, layer in self._module.named_modules():
-            if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
-                layer._conv_forward = partial(self._convolve, f"{name}.weight".removeprefix("."), layer)  # type: ignore[method-assign]
-        self.affine = tuple(
-            f"{name}.{kind}".removeprefix(".")
-            for name, layer in self._module.named_modules()
-            if isinstance(layer, (_ExplicitNorm, *_OTHER_NORMS))
+        _put_channels_last(self._module)
+        layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
+        for name, layer in layers.items():
+            self._take_over(name, layer)
+        self.norms = tuple(name for name, layer in layers.items() if isinstance(layer, _BatchNorm))
+        self.state: Tensors = {
+            name: tensor
+            for name, tensor in (*self._module.named_parameters(), *self._module.named_buffers())
+            if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
+        }
+        names = (
+            _tensor(name, kind)
+            for name, layer in layers.items()
+            if isinstance(layer, (_BatchNorm, *_OTHER_NORMS))
             for kind in ("weight", "bias")
-            if getattr(layer, kind, None) is not None
         )
+        self.affine = tuple(name for name in names if name in self.state)
         self.last_stage = tuple(
-            f"{name}.{start}".removeprefix(".")
-            for name, layer in self._module.named_modules()
+            _tensor(name, start)
+            for name, layer in layers.items()
             if isinstance(starts := getattr(layer, "last_stage", None), tuple)
             for start in starts
         )
@@ -194,10 +199,28 @@ class Network:
         self.has_features = last is not None
         if last is not None:
             last.register_forward_pre_hook(self._catch_features)
-        self.state: Tensors = {
-            **dict(self._module.named_parameters()),
-            **dict(self._module.named_buffers()),
-        }
+
+    def _take_over(self, name: str, layer: nn.Module) -> None:
+        """Let a layer compute what it did, with the statistics that the pass's rule says and in a way vmap batches."""
+        if isinstance(layer, _BatchNorm):
+            _require_plain(name, layer)
+            layer.forward = partial(self._batch_norm, name, layer)  # type: ignore[method-assign]
+        elif isinstance(layer, nn.GroupNorm) and type(layer).forward is nn.GroupNorm.forward:
+            layer.forward = partial(_group_norm, layer)  # type: ignore[method-assign]
+        elif isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
+            layer.forward = _global_average  # type: ignore[assignment, method-assign]
+        elif type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+            layer._conv_forward = partial(self._convolve, _tensor(name, "weight"), layer)  # type: ignore[method-assign]
+
+    def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Normalise with the statistics that the rule gives, and leave behind those to keep."""
+        now, mean, var = self._pass, _tensor(name, "running_mean"), _tensor(name, "running_var")
+        used, kept = now.rule(name, x, Statistics(layer.running_mean, layer.running_var))  # type: ignore[arg-type]
+        now.calls[name] = calls = now.calls.get(name, 0) + 1
+        if calls > 1:  # the mean so far
+            kept = blend(Statistics(now.statistics[mean], now.statistics[var]), kept, 1 / calls)
+        now.statistics[mean], now.statistics[var] = kept
+        return _normalise(layer, x, used.mean, torch.rsqrt(used.var + layer.eps))
 
     def _catch_features(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         features = inputs[0]
@@ -214,6 +237,8 @@ class Network:
                 logits = torch.func.functional_call(self._module, {**self.state, **own}, (x,))
         finally:
             self._pass = _Pass()
+        if len(now.calls) < len(self.norms):  # a layer that was not called keeps what it has
+            now.statistics = {n: now.statistics.get(n, own.get(n, t)) for n, t in self.statistics.items()}
         if self.dense and logits.dim() == 4:
             logits = logits.movedim(1, -1).flatten(0, 2)
         features = logits if now.features is None else now.features
@@ -241,7 +266,8 @@ class Network:
     @property
     def statistics(self) -> Tensors:
         """The source statistics of every BatchNorm layer."""
-        return {f"{n}.{s}": self.state[f"{n}.{s}"] for n in self.norms for s in ("running_mean", "running_var")}
+        names = (_tensor(layer, kind) for layer in self.norms for kind in ("running_mean", "running_var"))
+        return {name: self.state[name] for name in names}
 
     @property
     def parameters(self) -> Tensors:
@@ -277,6 +303,11 @@ class Network:
             )
 
 
+def _tensor(layer: str, kind: str) -> str:
+    """Return the name of a layer's tensor; the model itself is a layer without a name."""
+    return f"{layer}.{kind}".removeprefix(".")
+
+
 def _full(x: Tensor) -> Tensor:
     return x.float() if x.dtype in SHORT else x
 
@@ -292,26 +323,22 @@ def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
     return (name, last) if pointwise else ("", None)
 
 
-def _make_norms_explicit(module: nn.Module, network: Network) -> tuple[nn.Module, tuple[str, ...]]:
-    names = []
-    for name, layer in list(module.named_modules()):
-        if isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)) and name:
-            module.set_submodule(name, _GlobalAverage())
-        if not isinstance(layer, _BatchNorm):
-            continue
-        if type(layer).forward not in _KNOWN_FORWARDS:
-            raise UserError(
-                f"layer {name!r} ({type(layer).__name__}) changes BatchNorm's forward: use torch.nn.BatchNorm*d"
-                " followed by what it adds"
-            )
-        if layer.running_mean is None:
-            raise UserError(f"layer {name!r} keeps no running statistics: build it with track_running_stats=True")
-        explicit = _ExplicitNorm(layer, name, network)
-        names.append(name)
-        if not name:
-            return explicit, ("",)
-        module.set_submodule(name, explicit)
-    return module, tuple(names)
+def _put_channels_last(module: nn.Module) -> None:
+    """Lay out tensors of four axes with channels last; torch's own `to` refuses a model that has five, too."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+
+
+def _require_plain(name: str, layer: _BatchNorm) -> None:
+    """Refuse a BatchNorm layer that does more than normalise, or keeps no statistics."""
+    if type(layer).forward not in _KNOWN_FORWARDS:
+        raise UserError(
+            f"layer {name!r} ({type(layer).__name__}) changes BatchNorm's forward: use torch.nn.BatchNorm*d"
+            " followed by what it adds"
+        )
+    if layer.running_mean is None:
+        raise UserError(f"layer {name!r} keeps no running statistics: build it with track_running_stats=True")
 
 
 _PER_PIXEL = "none, bn, norm-alpha, norm-ema, dua, tent, sar, eata, eta, rdumb, shot, grad, bpa or atp"

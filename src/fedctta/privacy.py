@@ -30,6 +30,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
+from fedctta.errors import UserError
 from fedctta.network import Network, NormRule, Statistics, Tensors
 from fedctta.randomness import fork, normal
 
@@ -79,8 +80,12 @@ class Noise:
 
     def _rule(self, network: Network, key: Tensor) -> NormRule:
         sigma = self.noise * sqrt(len(network.norms))
+        released: set[str] = set()
 
         def rule(name: str, x: Tensor, source: Statistics) -> tuple[Statistics, Statistics]:
+            if name in released:
+                raise UserError(f"layer {name!r} is called twice, and noise covers one call: drop epsilon and noise")
+            released.add(name)
             moments = contributions(x, source, self.radius).mean(0)
             sensitivity = 2 * self.radius * sqrt(moments.numel()) / len(x)
             chance = normal(fork(key, network.norms.index(name)), moments.shape)

@@ -59,6 +59,7 @@ class Parts(NamedTuple):
     slots: int
     model: str
     source: Source
+    lift: Lift  # how clients can be lifted: as asked, or by a loop where vmap cannot run the model
 
     @property
     def methods(self) -> tuple[Any, ...]:
@@ -113,7 +114,7 @@ class Workshop:
         short = experiment.precision == "bf16"
         kinds = (len(data.classes), device, data.dense, short)
         network = self.network(experiment.dataset, model, experiment.weights, *kinds)
-        data = _try_on(network, data, device)
+        data, lift = _try_on(network, data, device, experiment.lift)
         clients, slots = experiment.clients or schedule.default_clients(), self.slots(experiment)
         stream = build(
             schedule,
@@ -130,15 +131,15 @@ class Workshop:
         adapter.check(network, experiment.batch)
         client = adapter.init(network)
         aggregator.check(network, client.own)
-        return Parts(schedule, sampler, adapter, aggregator, network, client, stream, slots, model, source)
+        return Parts(schedule, sampler, adapter, aggregator, network, client, stream, slots, model, source, lift)
 
     def _choose_lift(self, experiment: Experiment, parts: Parts) -> Lifter:
         network, client, stream = parts.network, parts.client, parts.stream
         height, width, channels = stream.shape
         load = max(1, height * width // LARGE) if stream.data.dense else 1  # how many small images one is worth
         fit = clients_that_fit(network, client, experiment.batch, (channels, height, width))
-        lift = choose_lift(experiment.lift, network, client, experiment.batch * load, fit)
-        if experiment.lift != "auto" or network.device.type != "cpu" or stream.data.dense:
+        lift = choose_lift(parts.lift, network, client, experiment.batch * load, fit)
+        if parts.lift != "auto" or network.device.type != "cpu" or stream.data.dense:
             return lift
         shown = int((stream.domain != ABSENT).sum()) * experiment.batch
         shape = (channels, height, width)
@@ -213,7 +214,7 @@ def _federate(experiment: Experiment, parts: Parts, lift: Lifter) -> tuple[Feder
 
     server = Server(network, lift, experiment.seed, (channels, height, width), stream.clients, images)
     late = Late(experiment.stale, experiment.decay)
-    graphs = choose_graphs(experiment.lift, network.device)
+    graphs = choose_graphs(parts.lift, network.device)
     federation = Federation(
         parts.adapter,
         parts.aggregator,
@@ -280,17 +281,18 @@ def affordable_slots(images: int, batch: int) -> int:
     return max(1, min(DEFAULT_SLOTS, images // batch))
 
 
-def _try_on(network: Network, data: AnyDomains, device: torch.device) -> AnyDomains:
+def _try_on(network: Network, data: AnyDomains, device: torch.device, how: Lift) -> tuple[AnyDomains, Lift]:
     """Run two images through the model, so that a misfit is told before the first round.
 
-    Return the data, with as many classes as the model knows if theirs are only counted.
+    Return the data, with as many classes as the model knows if theirs are only counted, and how to lift the model.
     """
     image = data.images[data.names[0]][:2]
     shape = image.shape[1:]
+    x = to_input(np.asarray(image), device)
     size = "x".join(map(str, shape))
     with torch.no_grad():
         try:
-            logits = network({}, to_input(np.asarray(image), device)).logits
+            logits = network({}, x).logits
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"the model cannot take images of {size}: {reason}; choose a model that fits") from error
@@ -304,7 +306,22 @@ def _try_on(network: Network, data: AnyDomains, device: torch.device) -> AnyDoma
             f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"
             " model that fits"
         )
-    return data
+    return data, _possible_lift(network, x, how)
+
+
+def _possible_lift(network: Network, x: Tensor, how: Lift) -> Lift:
+    """Return `how`, or a loop in place of "auto" where vmap cannot run the model (it may branch on values)."""
+    if how == "loop":
+        return how
+    try:
+        with torch.no_grad():
+            torch.func.vmap(lambda images: network({}, images).logits)(x[None])
+    except RuntimeError as error:
+        if how != "auto":
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"lift={how} cannot run this model: {reason}; use lift=loop") from error
+        return "loop"
+    return how
 
 
 def public_images(experiment: Experiment, count: int, device: torch.device) -> Tensor:

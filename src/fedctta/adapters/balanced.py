@@ -21,6 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedctta.errors import UserError
 from fedctta.moments import moments
 from fedctta.network import Network, NormRule, Statistics, Tensors
 
@@ -44,6 +45,8 @@ def balanced(
 
     def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
         mean, var = f"balanced.{name}.mean", f"balanced.{name}.var"
+        if mean in after:
+            raise UserError(f"layer {name!r} is called twice, and bbn keeps class statistics of one call: use bn")
         classes = moved(Statistics(buffers[mean], buffers[var]), image_statistics(x), labels, eta, gamma)
         after[mean], after[var] = classes
         now = over_classes(classes, correction)
