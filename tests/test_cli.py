@@ -132,6 +132,11 @@ def test_damage_is_found_told_and_repaired(home, monkeypatch, capsys):
         (["run", "dataset=scenes", "domains=night+night"], "domains names night twice"),
         (["run", "dataset=shapes-c", "folder=."], "drop folder"),
         (["pretrain", "dataset=shapes", "folder=."], "shapes are drawn here: drop folder"),
+        (["run", "dataset=shapes-c", "aggregator=kin", "kin.strange=inf"], "kin.strange=inf must be finite"),
+        (["run", "dataset=shapes-c", "aggregator=ugsa", "ugsa.beta=inf"], "ugsa.beta=inf must be finite"),
+        (["run", "dataset=shapes-c", "noise=inf"], "noise=inf must be finite"),
+        (["run", "dataset=shapes-c", "epsilon=1e-9"], "epsilon=1e-09 must be at least 1e-06"),
+        (["pretrain", "dataset=shapes", "lr=inf"], "lr=inf must be finite"),
         (["data", "fetch", "cifar11"], "did you mean cifar10"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -171,6 +172,61 @@ def test_images_of_another_kind_are_refused(domains, play):
 def test_labels_and_names_that_would_spoil_numbers_are_refused(domains, play, change, said):
     with pytest.raises(UserError, match=said):
         play(dataset=replace(domains, **change))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"adapter": "tent", "tent.lr": 1e38, "aggregator": "local"},
+            r"round \d+: take tent.lr=1e\+38 nearer to the def",
+        ),
+        ({"noise": 1e38, "aggregator": "fedavg"}, r"by round \d+: take noise=1e\+38 nearer to the defaults, or check"),
+        ({"model": "spoilt", "adapter": "none"}, r"by round \d+: check the model and its weights$"),
+    ],
+)
+def test_predictions_that_are_not_finite_name_what_is_unusual(play, values, said, tiny_module):
+    if values.get("model") == "spoilt":
+        tiny_module[-1].bias.data[0] = torch.nan
+        values = values | {"model": tiny_module}
+    with pytest.raises(UserError, match=said):
+        play(**values)
+
+
+def test_a_sweep_for_an_object_is_run_and_keeps_its_other_parameters(play):
+    result = play(aggregator=FedCTTA(ema=0.5, temperature=2.0), **{"fedctta.temperature": [0.25, 4]})
+    assert [record.settings["fedctta"]["temperature"] for record in result] == [0.25, 4.0]
+    assert {record.settings["fedctta"]["ema"] for record in result} == {0.5}
+    (record,) = play(aggregator=FedCTTA(ema=0.5, temperature=2.0))
+    assert record.settings["fedctta"]["temperature"] == 2.0
+
+
+def test_an_object_is_more_than_a_preset(play, tmp_path):
+    preset = tmp_path / "mine.toml"
+    preset.write_text('[run]\naggregator = ["fedavg", "fedctta"]\n[run.fedctta]\ntemperature = 0.5\n')
+    (record,) = play(preset=str(preset), aggregator=FedCTTA(temperature=2.0))
+    assert record.settings["fedctta"]["temperature"] == 2.0
+
+
+def test_an_object_with_an_infinite_parameter_is_refused(play):
+    with pytest.raises(UserError, match=r"fedctta\.temperature=inf must be finite"):
+        play(aggregator=FedCTTA(temperature=np.inf))
+
+
+def test_json_and_report_hold_infinities(play, tmp_path):
+    result = play(samples="dirichlet", **{"dirichlet.delta": np.inf}, noise=1e-6, aggregator="fedavg")
+    result.write_json(tmp_path / "runs.json")
+
+    def refuse(constant):
+        pytest.fail(f"{constant} is no JSON")
+
+    (told,) = json.loads((tmp_path / "runs.json").read_text(), parse_constant=refuse)["runs"]
+    assert told["dirichlet"]["delta"] == "inf"
+    assert told["privacy"]["epsilon"] == "inf"
+    assert told["accuracy"] == result.records[0].accuracy
+    assert result.write_report(tmp_path / "report").is_file()
+    (row,) = pq.read_table(tmp_path / "report" / "results.parquet").to_pylist()
+    assert row["dirichlet.delta"] == np.inf
 
 
 def test_what_a_sweep_lacks_is_told_before_its_first_run(play, tmp_path, monkeypatch):

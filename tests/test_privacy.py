@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta.network import Statistics, refreshed
-from fedctta.privacy import LEAST_VARIANCE, Noise, contributions, delta_of, epsilon_of, noise_for, statistics_of
+from fedctta.privacy import (
+    LEAST_EPSILON,
+    LEAST_VARIANCE,
+    Noise,
+    contributions,
+    delta_of,
+    epsilon_of,
+    noise_for,
+    statistics_of,
+)
 
 
 @pytest.mark.parametrize(("epsilon", "ratio"), [(0.5, 0.3), (1.0, 1.0), (3.0, 1.5)])
@@ -31,6 +41,17 @@ def test_noise_undoes_epsilon(epsilon, delta):
     noise = noise_for(epsilon, delta)
     assert delta_of(epsilon, 1 / noise) == pytest.approx(delta, rel=1e-3)
     assert epsilon_of(1 / noise, delta) == pytest.approx(epsilon, rel=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [LEAST_EPSILON, 1e-4, 8.0, 1e5])
+@pytest.mark.parametrize("delta", [1e-12, 1e-9, 1e-5, 0.5])
+def test_noise_is_exact_for_small_and_large_budgets(epsilon, delta):
+    ratio = 1 / mpmath.mpf(noise_for(epsilon, delta))
+    with mpmath.workdps(50):
+        exact = mpmath.ncdf(ratio / 2 - epsilon / ratio) - mpmath.exp(epsilon) * mpmath.ncdf(
+            -ratio / 2 - epsilon / ratio
+        )
+        assert float(exact / delta) == pytest.approx(1, rel=1e-5)
 
 
 def test_large_epsilons_do_not_overflow():

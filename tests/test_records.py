@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from fedctta.errors import UserError
-from fedctta.records import Record
+from fedctta.records import Record, to_json
 
 NUMBERS = {"same_domain_weight": 0.75, "bytes_up": 10, "bytes_down": 8, "seconds": 1.5, "peak_memory_mb": 99.0}
 
@@ -162,3 +162,9 @@ def test_a_damaged_file_is_refused_with_the_remedy(record, tmp_path, damage):
     damage(path)
     with pytest.raises(UserError, match=r"one\.safetensors is damaged or not a run record: delete it and run again"):
         Record.load(path)
+
+
+def test_json_has_no_infinity():
+    told = to_json({"a": math.inf, "b": [-math.inf, {"c": (math.nan, 1.5)}], "d": "text", "e": True, "f": None})
+    assert told == {"a": "inf", "b": ["-inf", {"c": [None, 1.5]}], "d": "text", "e": True, "f": None}
+    json.dumps(told, allow_nan=False)

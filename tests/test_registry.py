@@ -15,7 +15,8 @@ from fedctta import registry
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
-from fedctta.registry import Registry, defaults, parameter_types, parameters_of, read, read_names
+from fedctta.registry import MayBeInfinite, Registry, defaults, parameter_types, parameters_of, read, read_names
+from fedctta.sampling import samplers
 from fedctta.streams import schedules
 
 
@@ -56,7 +57,7 @@ def methods(tmp_path, monkeypatch):
 
 
 def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(registry) == (0, 3)
+    assert doctest.testmod(registry) == (0, 4)
 
 
 def test_methods_of_this_package_are_found():
@@ -143,7 +144,8 @@ def test_what_does_not_exist_or_cannot_be_read_is_told(methods, name, parameters
         (" 7 ", int, 7),
         ("1e-3", float, 0.001),
         (3, float, 3.0),
-        ("inf", float, float("inf")),
+        ("inf", MayBeInfinite, float("inf")),
+        ("2", MayBeInfinite, 2.0),
         ("no", bool, False),
         ("True", bool, True),
         (True, bool, True),
@@ -181,7 +183,7 @@ def test_text_that_cannot_be_read_is_told_with_an_example(value, hint, message):
         read(value, hint, "key")
 
 
-@given(st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans()))
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
 def test_a_value_survives_being_written_and_read(value):
     assert read(str(value), type(value), "key") == value
     assert read(value, type(value), "key") == value
@@ -191,3 +193,28 @@ def test_a_name_that_is_joined_twice_is_refused():
     assert read_names("fog + snow", "domains") == ("fog", "snow")
     with pytest.raises(UserError, match="domains names fog twice: name it once"):
         read_names("fog+snow+fog", "domains")
+
+
+NUMBERS = [
+    (methods, name, key, hint)
+    for methods in (adapters, aggregators, schedules, samplers)
+    for name, cls in methods.classes().items()
+    for key, hint in parameter_types(cls).items()
+    if hint in (float, float | None, MayBeInfinite)
+]
+
+
+def test_infinity_is_refused_by_every_method_that_has_no_meaning_for_it():
+    allowed = [f"{name}.{key}" for _, name, key, hint in NUMBERS if hint is MayBeInfinite]
+    assert allowed == ["dirichlet.delta"]
+    assert len(NUMBERS) > 60
+    for methods, name, key, hint in NUMBERS:
+        for value in ("inf", "-inf", float("inf")) if hint is not MayBeInfinite else ("-inf",):
+            with pytest.raises(UserError, match=rf"{name}.{key}=-?inf must be (finite|above 0)"):
+                methods.create(name, {key: value})
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", float("inf"), 1e999])
+def test_infinity_is_no_number_where_it_means_nothing(value):
+    with pytest.raises(UserError, match=r"rate=-?inf must be finite: write for example rate=0.5"):
+        read(value, float, "rate")

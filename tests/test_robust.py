@@ -153,6 +153,14 @@ def test_of_two_middle_values_the_median_is_the_mean():
     torch.testing.assert_close(found, torch.full((4, 1), 3.0), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("share", [0.4995, 0.49999999, 0.5 - 2**-53])
+def test_trimming_all_but_nothing_is_the_median(share):
+    own, w = uploads().own, random_w(5)
+    found, median = trimmed(w, own, share), trimmed(w, own, NEARLY_ALL)
+    assert all(tensor.isfinite().all() for tensor in found.values())
+    torch.testing.assert_close(found, median)
+
+
 def test_nothing_trimmed_is_plain_mixing():
     given, w = uploads(), random_w(5)
     torch.testing.assert_close(trimmed(w, given.own, 0.0), mix(w, given.own))

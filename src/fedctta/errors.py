@@ -13,6 +13,10 @@ class UserError(Exception):
     """
 
 
+class NotFinite(UserError):
+    """Predictions are NaN or infinite. Who knows the settings adds which of them may be why."""
+
+
 def reason(error: OSError) -> str:
     """Return why the system refused: its own words, or what the error says where it has none.
 

@@ -22,7 +22,7 @@ from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
 from fedctta.jobs import side_by_side
 from fedctta.progress import RoundBar
-from fedctta.records import Record
+from fedctta.records import Record, to_json
 from fedctta.registry import Registry, parameters_of
 from fedctta.sampling import Sampler, samplers
 from fedctta.settings import Experiment, expand, load_preset
@@ -66,7 +66,7 @@ class Result:
 
     def write_json(self, file: str | Path) -> None:
         """Write all summaries as JSON."""
-        content = {"fedctta": fedctta.__version__, "runs": self.summaries()}
+        content = {"fedctta": fedctta.__version__, "runs": to_json(self.summaries())}
         with whole(Path(file)) as part:
             part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -85,13 +85,14 @@ def run(
 
     Values are those of `Experiment`; a list is a sweep. Methods are named or given as objects
     (`aggregator=FedCTTA(ema=0.9)`); `model` may be any `nn.Module` with weights of your own, `dataset` your own
-    `Domains`. Parameters of methods are dotted: `run(**{"fedctta.temperature": [0.5, 1]})`. With `out`, finished runs
-    are kept there and `resume=True` continues where an interrupted call stopped; `jobs` runs are then played at once.
+    `Domains`. Parameters of methods are dotted: `run(**{"fedctta.temperature": [0.5, 1]})`; they replace those of an
+    object given with them, as an object's replace a preset's. With `out`, finished runs are kept there and
+    `resume=True` continues where an interrupted call stopped; `jobs` runs are then played at once.
     """
     console = console or Console(stderr=True, quiet=not progress)
     chosen = load_preset(preset) if preset else None
-    values, objects = _name_objects({**(chosen.values if chosen else {}), **values})
-    experiments = expand(values)
+    values, objects = _name_objects(values)
+    experiments = expand({**(chosen.values if chosen else {}), **values})
     folder = None if out is None else Path(out)
     if folder is not None:
         require_writable(folder / "runs")
@@ -158,7 +159,8 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
             if isinstance(option, base):
                 if registry.classes().get(option.name) is not type(option):
                     registry.register(type(option))
-                plain |= {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
+                its = {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
+                plain = its | plain  # what is said by a key of its own replaces the object's value
     for key, kinds in (("model", (nn.Module,)), ("dataset", (Domains, MaskedDomains))):
         if isinstance(plain.get(key), kinds):
             objects[key] = plain[key]

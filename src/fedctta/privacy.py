@@ -22,7 +22,7 @@ The simulation's noise comes from its seed, so that runs can be repeated. On a d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf, sqrt
+from math import exp, inf, log, sqrt
 from typing import ClassVar
 
 import torch
@@ -35,6 +35,7 @@ from fedctta.network import Network, NormRule, Statistics, Tensors
 from fedctta.randomness import fork, normal
 
 RADIUS = 1.0  # R: on CIFAR-10-C half of all images stay within 0.5 at most layers and nine in ten within 1
+LEAST_EPSILON, LEAST_DELTA = 1e-6, 1e-300  # below, the difference in `delta_of` is not exact
 LEAST_VARIANCE = 0.1  # of the source's: noise may carry a variance below zero
 
 
@@ -59,11 +60,14 @@ def epsilon_of(ratio: float, delta: float) -> float:
 
 
 def noise_for(epsilon: float, delta: float) -> float:
-    """The least noise, in sensitivities, that is (epsilon, delta)-private."""
-    low, high = 1e-6, 1.0
+    """The least noise, in sensitivities, that is (epsilon, delta)-private; exact from the least of both on."""
+    low = high = 1.0
     while delta_of(epsilon, high) < delta:
         high *= 2
-    return 1 / float(brentq(lambda ratio: delta_of(epsilon, ratio) - delta, low, high, xtol=1e-12))
+    while delta_of(epsilon, low) > delta:
+        low /= 2
+    # by its logarithm, so that a small ratio is as exact as a large one
+    return exp(-float(brentq(lambda u: delta_of(epsilon, exp(u)) - delta, log(low), log(high), xtol=1e-12)))
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class Record:
         return _share((self.entropy * self.seen).sum(), self.seen.sum())
 
     def summary(self) -> dict[str, Any]:
-        """Return the run as plain JSON values: the settings, then the numbers (None where nothing was seen)."""
+        """Return the run as plain values: the settings, then the numbers (None where nothing was seen)."""
         what = "pixels" if self.dense else "images"
         overlap: dict[str, Any] = {}
         if self.dense:
@@ -217,6 +217,21 @@ _ARRAYS = (
     *("collaboration", "collaboration_rounds", "retained", "retained_rounds", "pictures"),
 )
 _NUMBERS = ("same_domain_weight", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as JSON can say it, which has no infinity: "inf" and "-inf" as text, null for what is not known.
+
+    >>> to_json({"delta": float("inf"), "accuracy": [0.5, float("nan")]})
+    {'delta': 'inf', 'accuracy': [0.5, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None if np.isnan(value) else str(float(value))
+    return value
 
 
 def _share(part: Any, whole_: Any) -> float:

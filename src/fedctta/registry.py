@@ -10,11 +10,14 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from importlib.metadata import entry_points
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from fedctta.errors import UserError, unknown
 
 T = TypeVar("T")
+
+MayBeInfinite = Annotated[float, "may be infinite"]
+"""The type of a parameter for which infinity means something; every other number must be finite."""
 
 
 class Registry(Generic[T]):
@@ -86,7 +89,7 @@ def own_name(cls: type[Any]) -> str:
 
 def parameter_types(cls: type[Any]) -> dict[str, Any]:
     """Return the type of every parameter (dataclass field) of a method."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
 
@@ -107,6 +110,8 @@ def read(value: Any, hint: Any, key: str) -> Any:
     0.5
     >>> read("yes", bool, "fedctta.squash")
     True
+    >>> read("inf", MayBeInfinite, "dirichlet.delta")
+    inf
     """
     if get_origin(hint) in (typing.Union, types.UnionType):
         if value in (None, "none", "None"):
@@ -118,11 +123,15 @@ def read(value: Any, hint: Any, key: str) -> Any:
             raise unknown(f"value for {key}", str(value), choices)
         return str(value)
     text = str(value).strip()
+    infinite = hint is MayBeInfinite
+    hint = float if infinite else hint
     try:
         if hint is bool:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
         if hint is float and math.isnan(float(text)):
             raise ValueError
+        if hint is float and math.isinf(float(text)) and not infinite:
+            raise UserError(f"{key}={text} must be finite: write for example {key}=0.5")
         if hint in (int, float, str):
             return hint(text)
     except (KeyError, ValueError):

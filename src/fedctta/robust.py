@@ -81,7 +81,7 @@ class Robust:
     def mix(self, weights: Mixing, own: Tensors, sent: Tensors) -> Tensors:
         """Mix what was admitted; `sent` is the same before it was clipped."""
         if self.way in ("median", "trimmed"):
-            return trimmed(weights, own, NEARLY_ALL if self.way == "median" else self.trim)
+            return trimmed(weights, own, 0.5 if self.way == "median" else self.trim)
         mixed = mix(weights, own)
         if self.way == "clip":
             return {name: t + _own_share(weights, name, t) * (sent[name] - own[name]) for name, t in mixed.items()}
@@ -141,8 +141,9 @@ def trimmed(weights: Mixing, own: Tensors, share: float) -> Tensors:
     """Give client i, number by number, the mean of the uploads weighted by W_i, `share` of it cut off at either end.
 
     With the numbers in order and c_k the weight up to the k-th, that one counts the part of [c_(k-1), c_k] that lies in
-    [share, 1 - share].
+    [share, 1 - share]. A share above `NEARLY_ALL` is taken as that: nearer to 1/2, the rest may be lost in rounding.
     """
+    share = min(share, NEARLY_ALL)
 
     def one(name: str, tensor: Tensor) -> Tensor:
         w = of_tensor(weights, name)

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from importlib.resources import files
-from math import inf
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -23,6 +23,7 @@ from fedctta.clients import Lift
 from fedctta.errors import UserError, unknown
 from fedctta.liars import Lie
 from fedctta.machine import Precision
+from fedctta.privacy import LEAST_DELTA, LEAST_EPSILON
 from fedctta.registry import Registry, defaults, parameter_types, read
 from fedctta.robust import Robust, Way
 from fedctta.sampling import samplers
@@ -85,6 +86,9 @@ class Experiment:
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            if isinstance(value, float) and not isfinite(value):
+                raise UserError(f"{key}={value} must be finite")
         for key in ("batch", "interval", "clients", "slots", "delay", "size", "min_batch"):
             value = getattr(self, key)
             if value is not None and value < 1:
@@ -96,9 +100,11 @@ class Experiment:
             if not 0 <= getattr(self, key) <= 1:
                 raise UserError(f"{key}={getattr(self, key)} must lie between 0 and 1")
         Robust(self.robust, self.cap, self.clip, self.trim)  # says what is wrong with them
-        if self.epsilon is not None and not 0 < self.epsilon < inf:
-            raise UserError(f"epsilon={self.epsilon} must be above 0, say 8; leave it out for no noise")
-        if not 0 < self.delta < 1:
+        if self.epsilon is not None and not self.epsilon >= LEAST_EPSILON:
+            raise UserError(
+                f"epsilon={self.epsilon} must be at least {LEAST_EPSILON}, say 8; leave it out for no noise"
+            )
+        if not LEAST_DELTA <= self.delta < 1:
             raise UserError(f"delta={self.delta} must lie between 0 and 1, well below 1 / images, say 1e-5")
         if self.epsilon is not None and self.noise is not None:
             raise UserError("epsilon and noise say the same thing twice: give one of them")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.data.mask_layouts import IGNORE
-from fedctta.errors import UserError
+from fedctta.errors import NotFinite, UserError
 from fedctta.metrics import BINS, MILLION
 from fedctta.network import Tensors
 from fedctta.streams import ABSENT, Stream
@@ -147,9 +147,7 @@ class Tally:
     def accuracy(self, rounds: int) -> float:
         """Accuracy so far; waits for the device, and refuses outputs that are not finite."""
         if not bool(self.finite):
-            raise UserError(
-                f"predictions became NaN or infinite by round {rounds}: lower the learning rate, or check the model"
-            )
+            raise NotFinite(f"predictions became NaN or infinite by round {rounds}")
         seen = self.seen()[:rounds].sum()
         return int(self.correct[:rounds].sum()) / max(int(seen), 1)
 

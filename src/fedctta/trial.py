@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 
 import fedctta
 from fedctta.data.masked import MaskedDomains
+from fedctta.errors import NotFinite, UserError
 from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
 from fedctta.records import Record
+from fedctta.registry import defaults, parameters_of
 from fedctta.retention import Retention
 from fedctta.rounds import Federation
 from fedctta.settings import Experiment
@@ -21,6 +24,9 @@ from fedctta.simulation import simulate
 from fedctta.streams import Stream
 from fedctta.tally import Tally
 from fedctta.workshop import Workshop
+
+# settings whose values can make numbers overflow
+_SPOILS = ("precision", "robust", "cap", "clip", "trim", "liars", "lie", "noise", "epsilon", "decay")
 
 
 def play(
@@ -44,7 +50,7 @@ def play(
             checkpoint.unlink(missing_ok=True)
     reset_peak_memory(device)
     retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
-    with enough_memory(), arithmetic(experiment.precision):
+    with enough_memory(), arithmetic(experiment.precision), saying_what_is_unusual(experiment, federation):
         if experiment.engine == "flower":
             from fedctta.fleet.engine import simulate_on_flower  # Flower is an extra
 
@@ -69,6 +75,22 @@ def play(
         record.save(place)
         checkpoint.unlink(missing_ok=True)
     return record
+
+
+@contextmanager
+def saying_what_is_unusual(experiment: Experiment, federation: Federation) -> Iterator[None]:
+    """Add to the news that predictions are not finite what may be why: values that differ from the defaults."""
+    try:
+        yield
+    except NotFinite as error:
+        usual = defaults(Experiment)
+        changed = {key: getattr(experiment, key) for key in _SPOILS if getattr(experiment, key) != usual[key]}
+        for method in (federation.adapter, federation.aggregator):
+            known, own = defaults(type(method)), parameters_of(method)
+            changed |= {f"{method.name}.{key}": value for key, value in own.items() if value != known.get(key)}
+        words = ", ".join(f"{key}={value}" for key, value in changed.items())
+        first = f"take {words} nearer to the defaults, or " if words else ""
+        raise UserError(f"{error}: {first}check the model and its weights") from error
 
 
 def check(experiment: Experiment, workshop: Workshop) -> None:

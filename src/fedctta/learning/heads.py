@@ -28,6 +28,7 @@ from fedctta.errors import UserError
 from fedctta.learning.shards import Shards, Sharing
 from fedctta.models.inputs import to_input
 from fedctta.network import Network, Tensors
+from fedctta.registry import MayBeInfinite
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class HeadTraining(Sharing):
     """How heads are learnt: clean images and skewed classes unless told otherwise; `steps` a client and round."""
 
     corruptions: str = "none"
-    skew: float = 1.0
+    skew: MayBeInfinite = 1.0
     rounds: int = 20
     steps: int = 10
     personal_steps: int = 100

@@ -29,6 +29,7 @@ from fedctta.errors import UserError
 from fedctta.learning.shards import Shards, Sharing
 from fedctta.models.inputs import to_input
 from fedctta.network import Network, Tensors
+from fedctta.registry import MayBeInfinite
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class RateTraining(Sharing):
     batch: int = 20
     share: float = 0.25
     eta: float = 0.1
-    limit: float = 0.02
+    limit: MayBeInfinite = 0.02
 
     def __post_init__(self) -> None:
         super().__post_init__()

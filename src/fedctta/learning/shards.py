@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES, corrupt, frost_textures
 from fedctta.errors import UserError, unknown
-from fedctta.registry import read_names
+from fedctta.registry import MayBeInfinite, read_names
 from fedctta.sampling.skewed import Dirichlet
 
 _GROUPS = {"none": (), "extra": EXTRA, "benchmark": BENCHMARK, "all": NAMES}
@@ -30,7 +30,7 @@ class Sharing:
     images: int = 100  # of a client
     corruptions: str = "extra"
     severity: int = 0
-    skew: float = math.inf
+    skew: MayBeInfinite = math.inf
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedctta.errors import UserError, unknown
 from fedctta.models.inputs import as_tensor
 from fedctta.models.pretrain import OnProgress, Recipe, _check_pairs, _optimizer, train_epoch
+from fedctta.registry import MayBeInfinite
 
 MEMORIES = ("averaged", "fresh")
 SMALLEST_BATCH = 16
@@ -37,7 +38,7 @@ class FederatedRecipe:
     source_clients: int = 10
     rounds: int = 60
     local_epochs: int = 1
-    skew: float = math.inf
+    skew: MayBeInfinite = math.inf
     memory: str = "averaged"
 
     def __post_init__(self) -> None:

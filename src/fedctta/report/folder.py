@@ -119,7 +119,7 @@ def _arrow(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 def _one_type(values: list[Any]) -> pa.Array:
     """Keep numbers and strings; write mixed or structured values as JSON text. Not known is null."""
-    values = [None if isinstance(v, float) and not np.isfinite(v) else v for v in values]
+    values = [None if isinstance(v, float) and np.isnan(v) else v for v in values]
     types = {type(v) for v in values if v is not None}
     if types == {int, float}:
         return pa.array([None if v is None else float(v) for v in values])

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedctta.errors import UserError
+from fedctta.registry import MayBeInfinite
 from fedctta.sampling import Indices, Sampler, by_proportions
 
 
@@ -18,7 +19,7 @@ class Dirichlet(Sampler):
 
     name: ClassVar[str] = "dirichlet"
     by_class: ClassVar[bool] = True
-    delta: float = 0.1
+    delta: MayBeInfinite = 0.1
 
     def __post_init__(self) -> None:
         if not self.delta > 0:
