@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
 
+from fedctta.report import overlaps
 from fedctta.report.overlaps import coincidence, covered, near_dots, step_aside, together
 
 RAMP = np.linspace(0.0, 100.0, 11)
@@ -43,3 +46,7 @@ def test_a_dot_knows_how_many_lie_on_it() -> None:
 def test_equal_dots_are_near_whatever_the_range() -> None:
     assert near_dots(np.array([[5.0, 5.0]])) > 0
     assert near_dots(np.array([[0.0, 100.0], [np.nan, 3.0]])) == pytest.approx(1)
+
+
+def test_examples() -> None:
+    assert doctest.testmod(overlaps) == (0, 1)
