@@ -97,6 +97,37 @@ def test_finished_cells_are_kept_and_a_new_seed_runs_alone(table, played):
     assert more.tables[0].lines[1].entries[0].ours[0] == first.tables[0].lines[1].entries[0].ours[0]
 
 
+CLIENTS = """
+[[panel]]
+name = "clients"
+by = "client"
+columns.IID = { stream = "iid" }
+rows.FedAvg = { aggregator = "fedavg" }
+published.FedAvg = [1, 2, 3, 4, 2.5]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        (TABLE.replace("[70, 72, 71]", "[70, 71]"), {}, "panel domains: FedAvg has 2 published numbers for 3 of ours"),
+        (TABLE + "published.FedAvg = [1, 2, 3, 4]", {}, "panel positions: FedAvg has 4 published numbers for 3"),
+        (TABLE, {"domains": "fog"}, "panel domains: FedAvg has 3 published numbers for 2 of ours"),
+        (TABLE + CLIENTS, {"clients": 2}, "panel clients: FedAvg has 5 published numbers for 3 of ours"),
+    ],
+)
+def test_published_numbers_that_are_not_as_many_are_told_before_anything_runs(text, words, told, table, played):
+    with pytest.raises(UserError, match=told):
+        reproduce(table(text), **words)
+    assert played == []
+
+
+def test_rows_with_unequal_numbers_are_told(table):
+    unequal = TABLE + 'rows.Local = { aggregator = "local" }\npublished.FedAvg = [1, 2, 3]\npublished.Local = [1, 2]\n'
+    with pytest.raises(UserError, match=r"different numbers of published numbers \(FedAvg 3, Local 2\)"):
+        reproduce(table(unequal))
+
+
 def test_an_interrupted_reproduction_goes_on(table, played, monkeypatch):
     plain = reproduction.play
 

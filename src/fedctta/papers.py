@@ -2,8 +2,9 @@
 
 A file holds one or more panels. A panel is a grid: its columns are settings, its rows are methods, and a cell is the
 experiment that puts a row into a column. `by` says what the printed numbers are: the mean of every cell, or, for a
-panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`, and
-their mean as a last number.
+panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`.
+The number of the whole run stands last then, and a row has as many numbers as it has parts when run, or "-" for one not
+known.
 They are accuracies unless `metric` names another measure (by domain and client also `major` and `minor`; only as a mean
 `forgetting` in points, which needs `retention`, and `seconds` a client).
 
@@ -173,6 +174,11 @@ def _panel(path: Path, content: Any) -> Panel:
     for row, values in numbers.items():
         if by == "mean" and len(values) != len(tables["columns"]):
             raise UserError(f"{path}: {row} has {len(values)} published numbers for {len(tables['columns'])} columns")
+    if len({len(values) for values in numbers.values()}) > 1:
+        told = ", ".join(f"{row} {len(values)}" for row, values in numbers.items())
+        raise UserError(
+            f'{path}: rows have different numbers of published numbers ({told}): write "-" for one not known'
+        )
     return Panel(
         name=str(content.get("name", "")),
         columns=tables["columns"],

@@ -13,6 +13,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from fedctta.errors import UserError, unknown
@@ -26,6 +27,7 @@ from fedctta.records import Record
 from fedctta.report.comparison import UNAVAILABLE, Comparison, Entry, Line
 from fedctta.report.reproduction import Story, write_reproduction
 from fedctta.settings import Experiment
+from fedctta.streams import ABSENT
 from fedctta.trial import kept, play
 from fedctta.workshop import Workshop, data_keys
 
@@ -106,6 +108,8 @@ def reproduce(
     require_writable(folder / "runs")
     found: dict[str, Record | Missing] = {}
     workshop, lacking = Workshop({}), Lacking()
+    for panel, grid in zip(chosen, grids, strict=True):
+        _check_lengths(panel, grid, workshop, lacking)
     if jobs != 1 and not gather:
         there = [experiment for experiment in mine if not lacking.reason(experiment, workshop)]
         failed = side_by_side(there, folder, jobs, resume=True)
@@ -165,6 +169,32 @@ def _shard(plan: Sequence[Experiment], shard: str) -> list[Experiment]:
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise UserError(f"--shard {shard} is not a part of a whole: write for example --shard 2/6")
     return list(plan[int(part) - 1 :: int(parts)])
+
+
+def _check_lengths(panel: Panel, grid: Cells, workshop: Workshop, lacking: Lacking) -> None:
+    """Refuse published numbers that are not as many as the parts they belong to, and the mean."""
+    for (row, _), experiment in grid.items() if panel.by != "mean" else ():
+        if row not in panel.published or lacking.reason(experiment, workshop):
+            continue
+        try:
+            stream = workshop.check(experiment, choose_device(experiment.device))
+        except UserError:  # told as the cell's reason when its turn comes
+            continue
+        there = stream.domain != ABSENT
+        parts = {
+            "domain": len(np.unique(stream.domain[there])),
+            "position": len(stream.data.names),
+            "client": int(there.any(0).sum()),
+        }[panel.by]
+        _require_as_many(panel, row, parts + 1)
+
+
+def _require_as_many(panel: Panel, row: str, columns: int) -> None:
+    if len(panel.published[row]) != columns:
+        raise UserError(
+            f"panel {panel.name}: {row} has {len(panel.published[row])} published numbers for {columns} of ours (by"
+            f" {panel.by}, and the mean): leave out the setting that changes ours, or mend the table"
+        )
 
 
 class Lacking:
@@ -238,8 +268,9 @@ def _by_part(panel: Panel, cells: Mapping[tuple[str, str], Outcome], rows: Seque
 
     def line(row: str) -> Line:
         parts, reason = found[row]
-        numbers = panel.published.get(row, ())
-        numbers = numbers if len(numbers) == len(names) else ((nan, nan),) * len(names)
+        if row in panel.published:
+            _require_as_many(panel, row, len(names))
+        numbers = panel.published.get(row, ((nan, nan),) * len(names))
         sums = panel.derived.get(row, {})
         each = enumerate(zip(names, numbers, strict=True))
         return Line(row, tuple(Entry(parts.get(n, ()), *p, reason, sums.get(k, "")) for k, (n, p) in each))
