@@ -177,6 +177,21 @@ def test_pretraining_writes_weights_and_a_card(home, monkeypatch):
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
 
 
+def test_what_was_trained_is_what_the_next_command_uses(home, monkeypatch):
+    """The two commands of docs/pretraining.md, without the training itself."""
+    monkeypatch.setattr("fedctta.pretraining.train_federated", lambda *args, bf16: None)
+    monkeypatch.setattr("fedctta.pretraining.evaluate", lambda *args: 0.25)
+    words = ["pretrain", "model=resnet8-w16", "dataset=shapes", "federation=fedavg", "source_clients=10"]
+    told = CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert "use them with weights=fedavg" in told
+    words = ["run", *QUICK, "weights=fedavg", "--json", "numbers.json", "-q"]
+    told = CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert "your own training" in told
+    source = json.loads((home / "numbers.json").read_text())["runs"][0]["source"]
+    assert (source["weights"], source["file"]) == ("cache", "resnet8-w16-shapes-fedavg.safetensors")
+    assert source["accuracy"] == 0.25
+
+
 def test_a_method_learns_and_its_adapter_finds_what_it_learnt(home):
     words = ["pretrain", "method=atp", "dataset=shapes", "clients=4", "images=10", "batch=4", "rounds=2", "device=cpu"]
     told = CliRunner().invoke(app, words, catch_exceptions=False).output

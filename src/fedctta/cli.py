@@ -27,6 +27,7 @@ from fedctta.fleet.cli import fleet_app
 from fedctta.fleet.device_cli import device
 from fedctta.method_training import LEARNT, learn
 from fedctta.models import ARCHITECTURES
+from fedctta.models.zoo import variant
 from fedctta.papers import load_paper, published
 from fedctta.pretraining import pretrain as pretrain_model
 from fedctta.registry import Registry, defaults
@@ -270,7 +271,8 @@ def pretrain(
         out.print(f"mIoU at the source {100 * card['miou']:.2f} %; by domain {by_domain}", soft_wrap=True)
     else:
         out.print(f"clean accuracy {100 * card['accuracy']:.2f} %, corrupted (severity 5) {100 * corrupted:.2f} %")
-    out.print(f"weights: {path} (use them with weights={path})", soft_wrap=True)
+    name = variant(values.get("recipe", "standard"), values.get("federation", "none")) or "auto"
+    out.print(f"weights: {path} (use them with weights={path if 'out' in values else name})", soft_wrap=True)
 
 
 @data_app.callback()
@@ -303,7 +305,7 @@ def data_check(
     name: Annotated[str | None, typer.Argument()] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Remove damaged files, to be made again.")] = False,
 ) -> None:
-    """Compare every cached file with its checksum."""
+    """Compare every cached array of images and labels with its checksum."""
     found = catalogue.check(name, repair)
     for path, state in found:
         out.print(f"{state:10} {path}", soft_wrap=True)
