@@ -136,7 +136,15 @@ def test_damage_is_found_told_and_repaired(home, monkeypatch, capsys):
         (["run", "dataset=shapes-c", "aggregator=ugsa", "ugsa.beta=inf"], "ugsa.beta=inf must be finite"),
         (["run", "dataset=shapes-c", "noise=inf"], "noise=inf must be finite"),
         (["run", "dataset=shapes-c", "epsilon=1e-9"], "epsilon=1e-09 must be at least 1e-06"),
+        (["run", "dataset=shapes-c", "aggregator=ugsa", "ugsa.beta=1e300"], "ugsa.beta=1e300 must be finite (up to"),
+        (
+            ["run", "dataset=shapes-c", "model=json:loads"],
+            "model=json:loads cannot be called: TypeError: loads() missing",
+        ),
+        (["run", "dataset=shapes-c", "model=os:nothing"], "cannot import model=os:nothing: AttributeError"),
         (["pretrain", "dataset=shapes", "lr=inf"], "lr=inf must be finite"),
+        (["pretrain", "dataset=shapes", "model=unet"], "unet predicts every pixel and shapes has one class an image"),
+        (["pretrain", "dataset=shapes", "method=atp", "model=unet"], "unet predicts every pixel"),
         (["data", "fetch", "cifar11"], "did you mean cifar10"),
     ],
 )

@@ -12,6 +12,7 @@ from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
 from fedctta.learning import OnRound, read_training, train_method
 from fedctta.machine import choose_device
+from fedctta.models import ARCHITECTURES
 from fedctta.models.zoo import save_tensors
 from fedctta.workshop import DEFAULT_MODEL, Workshop
 
@@ -49,6 +50,8 @@ def learn(values: Mapping[str, Any], on_round: OnRound | None = None) -> tuple[P
     folder = None if plain["folder"] is None else Path(str(plain["folder"]))
     model = str(plain["model"])
     model = DEFAULT_MODEL.get(f"{dataset}-c", "resnet8") if model == "auto" else model
+    if model in ARCHITECTURES and ARCHITECTURES[model].dense:
+        raise UserError(f"model={model} predicts every pixel and {dataset} has one class an image: use another model")
 
     images = load(dataset, "train", folder)
     network = Workshop({}).network(dataset, model, str(plain["weights"]), len(images.classes), device, dense=False)

@@ -15,7 +15,7 @@ from fedctta.dense_training import train_dense_source
 from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
 from fedctta.machine import choose_device
-from fedctta.models import build
+from fedctta.models import ARCHITECTURES, build
 from fedctta.models.dense import DENSE_RECIPE
 from fedctta.models.federated import FederatedRecipe, train_federated
 from fedctta.models.pretrain import RECIPES, OnProgress, Recipe, evaluate, make_card, train
@@ -65,6 +65,8 @@ def pretrain(values: Mapping[str, Any], on_progress: OnProgress | None = None) -
         raise unknown("data set to train on", dataset, {**CLEAN, **DENSE})
     elif plain["layout"] != "auto" or plain["size"] is not None:
         raise UserError(f"layout and size are for dataset=masked: drop them with {dataset}")
+    elif model in ARCHITECTURES and ARCHITECTURES[model].dense:
+        raise UserError(f"model={model} predicts every pixel and {dataset} has one class an image: use another model")
     if named not in RECIPES:
         raise unknown("recipe", named, RECIPES)
     if plain["federation"] not in FEDERATIONS:

@@ -16,6 +16,9 @@ from fedctta.errors import UserError, unknown
 
 T = TypeVar("T")
 
+LARGEST = 3.4e38
+"""Beyond it numbers are infinite in float32, in which methods compute."""
+
 MayBeInfinite = Annotated[float, "may be infinite"]
 """The type of a parameter for which infinity means something; every other number must be finite."""
 
@@ -130,8 +133,8 @@ def read(value: Any, hint: Any, key: str) -> Any:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
         if hint is float and math.isnan(float(text)):
             raise ValueError
-        if hint is float and math.isinf(float(text)) and not infinite:
-            raise UserError(f"{key}={text} must be finite: write for example {key}=0.5")
+        if hint is float and abs(float(text)) > LARGEST and not infinite:
+            raise UserError(f"{key}={text} must be finite (up to 3.4e38): write for example {key}=0.5")
         if hint in (int, float, str):
             return hint(text)
     except (KeyError, ValueError):

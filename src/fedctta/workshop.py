@@ -346,9 +346,18 @@ def import_model(place: str) -> nn.Module:
         sys.path.insert(0, "")
     try:
         found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"cannot import model={place}: {error}; write module:function") from error
-    model = found if isinstance(found, nn.Module) else found()
+    except Exception as error:  # whatever the user's module raises
+        raise UserError(f"cannot import model={place}: {_in_one_line(error)}; write module:function") from error
+    try:
+        model = found if isinstance(found, nn.Module) else found()
+    except Exception as error:
+        raise UserError(
+            f"model={place} cannot be called: {_in_one_line(error)}; name a function without arguments"
+        ) from error
     if not isinstance(model, nn.Module):
         raise UserError(f"model={place} gives a {type(model).__name__}: it must give a torch.nn.Module")
     return model
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
