@@ -109,8 +109,10 @@ def test_a_full_disk_is_one_line_for_tensors_too(tmp_path):
 
 # The command, stopped while it writes its record; it says so by a line.
 WRITING = """
-import sys, time
+import signal, sys, time
 from fedctta import cli, records
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started by
 
 def slowly(arrays, part, metadata):
     part.write_text("half")
