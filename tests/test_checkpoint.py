@@ -46,7 +46,7 @@ def test_what_is_saved_comes_back_bit_by_bit(path, tensors):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_tensors_in_any_layout_and_sharing_memory_are_saved(path):
+def test_tensors_come_back_in_the_layout_and_order_they_had(path):
     base = torch.arange(48.0).reshape(2, 3, 2, 4)
     given = {
         "one": base,
@@ -55,12 +55,16 @@ def test_tensors_in_any_layout_and_sharing_memory_are_saved(path):
         "part": base[:, 1],
         "spread": torch.ones(1, 3).expand(2, 3),
         "last": base.to(memory_format=torch.channels_last),
+        "gaps": base.flatten()[::3],
+        "single": torch.ones(1, 5).as_strided((1, 5), (7, 1)),
         "live": base.clone().requires_grad_(),
     }
     save_checkpoint(path, "abc", 0, given)
     _, again = load_checkpoint(path, "abc")
+    assert list(again) == list(given)
     for name, tensor in given.items():
         assert torch.equal(again[name], tensor), name
+        assert again[name].stride() == tensor.stride(), name
 
 
 def test_a_newer_place_replaces_the_older_one(path, tensors):

@@ -238,16 +238,13 @@ def flatten(state: State) -> Tensors:
     return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
 
-def unflatten(like: State, tensors: Tensors, device: torch.device, path: Path) -> State:
+def unflatten(like: State, tensors: Tensors, path: Path) -> State:
     """Undo `flatten`; clients must have the shapes of `like`, memory and post may have grown names since the start."""
     parts: dict[str, Tensors] = {"own": {}, "private": {}, "memory": {}, "post": {}}
-    models = flatten(like)
     for key, tensor in tensors.items():
         part, _, name = key.partition(".")
         if part in parts:
-            # The memory layout decides how torch rounds, so it must be that of an unbroken run.
-            same = key in models and models[key].shape == tensor.shape
-            parts[part][name] = torch.empty_like(models[key]).copy_(tensor) if same else tensor.to(device)
+            parts[part][name] = tensor
     want = {"own": like.clients.own, "private": like.clients.private}
     fits = all(
         parts[part].keys() == model.keys() and all(parts[part][n].shape == model[n].shape for n in model)
@@ -255,6 +252,4 @@ def unflatten(like: State, tensors: Tensors, device: torch.device, path: Path) -
     )
     if not fits:
         raise UserError(f"{path} does not fit this run: delete it, or run without --resume")
-    # In the order of an unbroken run too, since sums over tensors round by it.
-    own, private = ({name: parts[part][name] for name in model} for part, model in want.items())
-    return State(Client(own, private), parts["memory"], parts["post"])
+    return State(Client(parts["own"], parts["private"]), parts["memory"], parts["post"])

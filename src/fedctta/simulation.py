@@ -59,8 +59,8 @@ def simulate(
     state, start = federation.start(), 0
     tally = Tally(stream, federation.aggregations(len(stream)), device, predictions)
     if checkpoint is not None and checkpoint.exists():
-        start, saved = load_checkpoint(checkpoint, fingerprint)
-        state = unflatten(state, saved, device, checkpoint)
+        start, saved = load_checkpoint(checkpoint, fingerprint, device)
+        state = unflatten(state, saved, checkpoint)
         tally.restore(saved, checkpoint)
         if retention is not None:
             retention.restore(saved, checkpoint)
