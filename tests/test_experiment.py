@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -118,6 +120,49 @@ def test_a_record_is_not_taken_for_that_of_another_model(play, tmp_path, tiny_mo
         tiny_module[5].bias += torch.tensor([100.0, 0, 0])
     after = play(aggregator="local", out=tmp_path, resume=True)
     assert (before.records[0].correct != after.records[0].correct).any()
+
+
+def test_a_record_is_not_taken_for_that_of_other_images_or_names(play, tmp_path, domains):
+    before = play(aggregator="local", out=tmp_path)
+    images = domains.images["d1"].copy()
+    images[5:] = 255 - images[5:]
+    other = play(aggregator="local", out=tmp_path, resume=True, dataset=changed(domains, images))
+    assert (before.records[0].entropy != other.records[0].entropy).any()
+    renamed = {f"e{name}": domains.images[name] for name in domains.names}
+    named = Domains(tuple(renamed), renamed, domains.labels, domains.classes, ())
+    assert play(aggregator="local", out=tmp_path, resume=True, dataset=named).records[0].domains == tuple(renamed)
+    again = play(aggregator="local", out=tmp_path, resume=True, dataset=changed(domains, domains.images["d1"].copy()))
+    assert again.summaries() == before.summaries()  # the seconds too: it was kept
+    assert len(list((tmp_path / "runs").glob("*.safetensors"))) == 3
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Mine(nn.Sequential):
+    def forward(self, x):
+        return ACTIVATION(super().forward(x))
+
+def make():
+    torch.manual_seed(0)
+    return Mine(nn.Conv2d(3, 3, 8), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 3))
+"""
+
+
+def test_a_record_is_not_taken_for_that_of_an_edited_model(play, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+
+    def played(activation):
+        (tmp_path / "edited_model.py").write_text(MODEL.replace("ACTIVATION", activation))
+        sys.modules.pop("edited_model", None)
+        importlib.invalidate_caches()
+        return play(model="edited_model:make", aggregator="local", out=tmp_path, resume=True)
+
+    before, after, again = played("torch.relu"), played("torch.sigmoid"), played("torch.relu")
+    assert (before.records[0].entropy != after.records[0].entropy).any()
+    assert again.summaries() == before.summaries()  # the seconds too: it was kept
 
 
 def test_a_record_is_not_taken_for_that_of_other_rates(play, tmp_path, tiny_network):

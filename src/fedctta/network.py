@@ -259,6 +259,11 @@ class Network:
         return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
 
     @property
+    def module(self) -> nn.Module:
+        """The model, to look at."""
+        return self._module
+
+    @property
     def device(self) -> torch.device:
         """Where the tensors live."""
         return next(iter(self.state.values())).device

@@ -15,6 +15,7 @@ import fedctta
 from fedctta.data.masked import MaskedDomains
 from fedctta.errors import NotFinite, UserError
 from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
+from fedctta.model_code import hash_code
 from fedctta.records import Record
 from fedctta.registry import defaults, parameters_of
 from fedctta.retention import Retention
@@ -40,8 +41,9 @@ def play(
     device = choose_device(experiment.device)
     federation, stream, settings = workshop.assemble(experiment, device)
     place = checkpoint = None
-    identity = _identity(experiment, federation, stream)
+    identity = ""
     if folder is not None:
+        identity = _identity(experiment, workshop, federation, stream)
         place = _place(experiment, identity, folder)
         checkpoint = place.with_suffix(".checkpoint")
         if resume and place.exists():
@@ -105,7 +107,7 @@ def check(experiment: Experiment, workshop: Workshop) -> None:
 def kept(experiment: Experiment, workshop: Workshop, folder: Path) -> Record | None:
     """Return the record of an experiment played before, if the folder has it."""
     federation, stream, _ = workshop.assemble(experiment, choose_device(experiment.device))
-    place = _place(experiment, _identity(experiment, federation, stream), folder)
+    place = _place(experiment, _identity(experiment, workshop, federation, stream), folder)
     return Record.load(place) if place.exists() else None
 
 
@@ -114,21 +116,21 @@ def _place(experiment: Experiment, identity: str, folder: Path) -> Path:
     return folder / "runs" / f"{name}.safetensors"
 
 
-def _identity(experiment: Experiment, federation: Federation, stream: Stream) -> str:
-    """A short hash of all that decides the numbers: version, description, weights, schedule, samples, some images.
+def _identity(experiment: Experiment, workshop: Workshop, federation: Federation, stream: Stream) -> str:
+    """A short hash of all that decides the numbers: version, description, model, schedule, samples, images, labels.
 
     And of the files the adapter reads.
     """
     digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
-    data = stream.data
+    data, network = stream.data, federation.network
     labels = data.labels.values() if isinstance(data, MaskedDomains) else (data.labels,)
     for array in (stream.domain, stream.samples, *labels):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    for name in stream.data.names:
-        digest.update(np.ascontiguousarray(stream.data.images[name][:4]).tobytes())
-    for tensor in federation.network.state.values():
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    for path in federation.adapter.reads(federation.network):
+        digest.update(np.ascontiguousarray(array).data)
+    digest.update(workshop.hash_images(data))
+    digest.update(hash_code(network.module, experiment.model))
+    for tensor in network.state.values():
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    for path in federation.adapter.reads(network):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Mapping
@@ -74,6 +75,7 @@ class Workshop:
         self.objects = objects
         self.data = lru_cache(maxsize=2)(self._load_data)
         self.network = lru_cache(maxsize=2)(self._load_network)
+        self._hashed: tuple[AnyDomains, bytes] | None = None
 
     def assemble(self, experiment: Experiment, device: torch.device) -> tuple[Federation, Stream, dict[str, Any]]:
         """Build the federation and its stream, and the settings as they turned out."""
@@ -163,6 +165,16 @@ class Workshop:
         )
         clients = experiment.clients or schedule.default_clients()
         return affordable_slots(sampler.share(self.data(*data_keys(experiment)).count, clients), experiment.batch)
+
+    def hash_images(self, data: AnyDomains) -> bytes:
+        """Return a hash of the names, the classes and every image; that of the data asked for last is remembered."""
+        if self._hashed is None or self._hashed[0] is not data:
+            digest = hashlib.sha256(repr((data.names, data.classes)).encode())
+            for name in data.names:
+                digest.update(repr(data.images[name].shape).encode())
+                digest.update(np.ascontiguousarray(data.images[name]).data)
+            self._hashed = data, digest.digest()
+        return self._hashed[1]
 
     def _load_data(
         self, dataset: str, severity: int, domains: str, folder: str | None, layout: str, size: int | None
