@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
+import signal
+from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -144,6 +147,35 @@ def test_a_run_leaves_a_record_a_summary_and_a_report(play, tmp_path, values):
     assert "Predicted masks" in page.read_text(encoding="utf-8")
     assert (tmp_path / "masks.png").stat().st_size > 1000
     assert "| mIoU | class mean | Dice = macro F1 | worst client |" in result.table().markdown()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"adapter": "bn", "aggregator": "fedavg"},
+        {"adapter": "tent", "aggregator": "fedctta"},
+        {"adapter": "grad", "aggregator": "ugsa", "lift": "loop"},
+    ],
+)
+def test_a_resumed_run_leaves_the_record_of_an_unbroken_one(data, module, tmp_path, monkeypatch, values):
+    plain = {key: value for key, value in SMALL.items() if "." not in key}
+    play = partial(run, dataset=data, model=module, stream="iid", retention=4, **plain, **values)
+    (whole,) = play(out=tmp_path / "whole")
+
+    def interrupt(t, tally):
+        if t == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedctta.progress.RoundBar.watch", lambda bar, label, rounds: interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            play(out=tmp_path / "broken")
+    assert len(list((tmp_path / "broken" / "runs").glob("*.checkpoint"))) == 1
+    (resumed,) = play(out=tmp_path / "broken", resume=True)
+    for part in fields(Record):
+        if part.name not in {"seconds", "peak_memory_mb"}:
+            mine, theirs = getattr(resumed, part.name), getattr(whole, part.name)
+            assert np.array_equal(mine, theirs, equal_nan=True) if isinstance(mine, np.ndarray) else mine == theirs
 
 
 def test_what_is_kept_of_earlier_domains_is_measured_by_pixels(data, module):
