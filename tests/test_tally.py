@@ -14,6 +14,7 @@ from fedctta import tally as tally_module
 from fedctta.aggregators import overall
 from fedctta.aggregators.neighbours import Neighbours
 from fedctta.errors import UserError
+from fedctta.metrics import calibration_error, macro_f1
 from fedctta.streams import ABSENT, Stream
 from fedctta.tally import Tally, even_sample
 
@@ -50,6 +51,51 @@ def test_right_predictions_are_counted_for_every_client_and_round(make_tally, de
     assert tally.accuracy(2) == 10 / 20
     assert tally.seen().tolist() == [[4, 4, 4], [4, 0, 4]]
     assert tally.seen().dtype == np.int32
+
+
+def reference_f1(truth, guess) -> float:
+    """Mean over the classes that occur of the harmonic mean of precision and recall, image by image."""
+    scores = []
+    for k in np.unique(truth):
+        hits = float(((truth == k) & (guess == k)).sum())
+        precision, recall = hits / max((guess == k).sum(), 1), hits / (truth == k).sum()
+        scores.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    return float(np.mean(scores))
+
+
+def reference_calibration_error(truth, guess, confidence, bins: int = 15) -> float:
+    """Sum over bins (low, high] of the share of images times |accuracy - mean confidence|."""
+    error = 0.0
+    for low in np.arange(bins) / bins:
+        inside = (confidence > low) & (confidence <= low + 1 / bins)
+        if inside.any():
+            gap = (truth[inside] == guess[inside]).mean() - confidence[inside].mean()
+            error += inside.mean() * abs(gap)
+    return float(error)
+
+
+@pytest.mark.parametrize("classes", [[0, 1, 2], [0, 2], [1]], ids=str)
+@pytest.mark.parametrize("sharpness", [0.3, 2.0, 20.0])
+def test_f1_and_calibration_error_are_those_of_a_reference(make_tally, device, classes, sharpness):
+    """Random predictions, some of classes that never occur, of clients that come and go."""
+    random = np.random.default_rng([len(classes), int(10 * sharpness)])
+    plan = random.integers(ABSENT, 3, (30, 5))
+    tally = make_tally(plan)
+    truth, guess, confidence = [], [], []
+    for t, domain in enumerate(plan):
+        active = int((domain != ABSENT).sum())
+        labels = random.choice(classes, (active, BATCH))
+        logits = sharpness * random.normal(size=(active, BATCH, 3)) + np.eye(3)[labels]
+        p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        truth, guess, confidence = [*truth, labels], [*guess, p.argmax(-1)], [*confidence, p.max(-1)]
+        there, here = torch.from_numpy(logits).float().to(device), torch.from_numpy(labels).to(device)
+        tally.record(t, there, here, torch.from_numpy(domain).to(device))
+    truth, guess, confidence = (np.concatenate(parts).ravel() for parts in (truth, guess, confidence))
+    seen = np.bincount(truth, minlength=3)
+    right, predicted = (counts.sum((0, 1)).cpu().numpy() for counts in (tally.right, tally.predicted))
+    assert macro_f1(seen, right, predicted) == pytest.approx(reference_f1(truth, guess), abs=1e-12)
+    expected = reference_calibration_error(truth, guess, confidence)
+    assert calibration_error(tally.calibration.cpu().numpy()) == pytest.approx(expected, abs=2e-6)
 
 
 def test_predictions_are_counted_by_domain_client_and_class(make_tally, device):
