@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -172,8 +174,11 @@ def test_kernels_of_five_axes_work_beside_those_of_four():
     module = scattered(nn.Sequential(nn.Conv2d(3, 3, 3), Volumes()))
     x, network = images(), Network(module)
     torch.testing.assert_close(network({}, x).logits, module(x))
-    assert network.state["0.weight"].is_contiguous(memory_format=torch.channels_last)
     assert network.state["1.conv.weight"].is_contiguous()
+    pointwise, plain = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 3)
+    for kernel in (pointwise, plain):
+        strides = copy.deepcopy(kernel).to(memory_format=torch.channels_last).weight.stride()
+        assert Network(nn.Sequential(kernel)).state["0.weight"].stride() == strides
 
 
 class TwoNames(nn.Module):

@@ -332,7 +332,7 @@ def _put_channels_last(module: nn.Module) -> None:
     """Lay out tensors of four axes with channels last; torch's own `to` refuses a model that has five, too."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == 4:
-            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
 
 
 def _require_plain(name: str, layer: _BatchNorm) -> None:
