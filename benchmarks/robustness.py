@@ -14,8 +14,8 @@ import gc
 from typing import Any, get_args
 
 import fedctta
-from fedctta.liars import Lie, choose_liars
-from fedctta.robust import Way
+from fedctta.keys import Lie, Way
+from fedctta.liars import choose_liars
 
 
 def honest_accuracy(values: dict[str, Any], honest: list[int]) -> float | None:

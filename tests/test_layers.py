@@ -12,7 +12,7 @@ import fedctta
 
 SOURCE = Path(fedctta.__file__).parent
 LAYERS = (
-    ("errors", "convolution", "moments", "rows", "model_code"),
+    ("errors", "keys", "convolution", "moments", "rows", "model_code"),
     ("files", "registry", "randomness", "metrics", "machine"),
     ("data",),
     ("models",),

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedctta.keys import LEAST_EPSILON
 from fedctta.network import Statistics, refreshed
 from fedctta.privacy import (
-    LEAST_EPSILON,
     LEAST_VARIANCE,
     Noise,
     contributions,

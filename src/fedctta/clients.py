@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from fedctta.keys import Lift
 from fedctta.network import Network, Tensors
 from fedctta.rows import room_for
 
-Lift = Literal["auto", "graph", "vmap", "loop"]
 Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

@@ -13,7 +13,6 @@ what counts is the accuracy of the honest (`accuracy_honest` in the results).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,11 +20,11 @@ from torch import Tensor
 
 from fedctta.aggregators import Uploads
 from fedctta.errors import UserError
+from fedctta.keys import Lie
 from fedctta.mailbox import choose_rows
 from fedctta.network import Tensors
 from fedctta.randomness import fork, keys, normal
 
-Lie = Literal["sign", "scale", "random"]
 SCALE = 100.0
 PURPOSE = 0x11A5  # keeps this chance apart from all other of the same seed
 

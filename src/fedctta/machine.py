@@ -6,13 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from fedctta.errors import UserError
-
-Precision = Literal["float32", "tf32", "bf16"]
+from fedctta.keys import Precision
 
 
 def choose_device(name: str) -> torch.device:

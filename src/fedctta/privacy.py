@@ -35,7 +35,6 @@ from fedctta.network import Network, NormRule, Statistics, Tensors
 from fedctta.randomness import fork, normal
 
 RADIUS = 1.0  # R: on CIFAR-10-C half of all images stay within 0.5 at most layers and nine in ten within 1
-LEAST_EPSILON, LEAST_DELTA = 1e-6, 1e-300  # below, the difference in `delta_of` is not exact
 LEAST_VARIANCE = 0.1  # of the source's: noise may carry a variance below zero
 
 

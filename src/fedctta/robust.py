@@ -19,7 +19,6 @@ more than half of W_i on oneself, the median is one's own model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,10 +26,10 @@ from torch import Tensor
 from fedctta.aggregators import Aggregator, Mixing, Uploads, Weights, each, matrix, mix, of_tensor
 from fedctta.aggregators.neighbours import Neighbours
 from fedctta.errors import UserError
+from fedctta.keys import Way
 from fedctta.mailbox import choose_rows
 from fedctta.network import Tensors
 
-Way = Literal["none", "check", "cap", "clip", "median", "trimmed"]
 BOUND = 10.0
 NEARLY_ALL = 0.499  # trimmed at either end, a mean is a median: of two middle values it is the mean
 NUMBERS_AT_ONCE = 2**22

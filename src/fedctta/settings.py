@@ -11,27 +11,24 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, replace
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
-from fedctta.clients import Lift
 from fedctta.errors import UserError, unknown
-from fedctta.liars import Lie
-from fedctta.machine import Precision
-from fedctta.privacy import LEAST_DELTA, LEAST_EPSILON
+from fedctta.keys import DEFAULTS, KEYS, LARGEST_SEED, LEAST_DELTA, LEAST_EPSILON, LIMITS, Keys
 from fedctta.registry import Registry, defaults, parameter_types, read
-from fedctta.robust import Robust, Way
+from fedctta.robust import Robust
 from fedctta.sampling import samplers
 from fedctta.streams import schedules
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Keys):
     """One run: what is asked, by name.
 
     `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50.
@@ -45,60 +42,20 @@ class Experiment:
     `parameters` holds the methods' own, by method and parameter name.
     """
 
-    dataset: str = "cifar10-c"
-    severity: int = 5
-    domains: str = "benchmark"
-    folder: str | None = None
-    layout: str = "auto"
-    size: int | None = None
-    model: str = "auto"
-    weights: str = "auto"
-    adapter: str = "bn"
-    aggregator: str = "fedctta"
-    stream: str = "niid"
-    samples: str = "disjoint"
-    order: Literal["shuffled", "bursts"] = "shuffled"
-    clients: int | None = None
-    batch: int = 10
-    slots: int | None = None
-    interval: int = 1
-    predict: Literal["after", "before"] = "after"
-    stragglers: float = 0.0
-    delay: int = 3
-    stale: Literal["discount", "refuse"] = "discount"
-    decay: float = 0.5
-    robust: Way = "none"
-    cap: float = 0.2
-    clip: float = 2.0
-    trim: float = 0.2
-    liars: int = 0
-    lie: Lie = "sign"
-    noise: float | None = None
-    epsilon: float | None = None
-    delta: float = 1e-5
-    min_batch: int = 1
-    retention: int = 0
-    seed: int = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    lift: Lift = "auto"
-    precision: Precision = "float32"
-    engine: Literal["fedctta", "flower"] = "fedctta"
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, value in vars(self).items():
             if isinstance(value, float) and not isfinite(value):
                 raise UserError(f"{key}={value} must be finite")
-        for key in ("batch", "interval", "clients", "slots", "delay", "size", "min_batch"):
+        for key, (least, most) in LIMITS.items():
             value = getattr(self, key)
-            if value is not None and value < 1:
-                raise UserError(f"{key}={value} must be at least 1")
-        for key in ("retention", "liars", "noise"):
-            if (getattr(self, key) or 0) < 0:
-                raise UserError(f"{key}={getattr(self, key)} must not be negative")
-        for key in ("stragglers", "decay"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise UserError(f"{key}={getattr(self, key)} must lie between 0 and 1")
+            if value is None:
+                continue
+            if most is not None and not least <= value <= most:
+                raise UserError(f"{key}={value} must lie between {least} and {most}")
+            if value < least:
+                raise UserError(f"{key}={value} must {f'be at least {least}' if least else 'not be negative'}")
         Robust(self.robust, self.cap, self.clip, self.trim)  # says what is wrong with them
         if self.epsilon is not None and not self.epsilon >= LEAST_EPSILON:
             raise UserError(
@@ -108,8 +65,8 @@ class Experiment:
             raise UserError(f"delta={self.delta} must lie between 0 and 1, well below 1 / images, say 1e-5")
         if self.epsilon is not None and self.noise is not None:
             raise UserError("epsilon and noise say the same thing twice: give one of them")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed={self.seed} must be between 0 and {2**32 - 1}")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UserError(f"seed={self.seed} must be between 0 and {LARGEST_SEED}")
 
     def method(self, registry: Registry[Any], name: str) -> Any:
         """Make the named method with the parameters given for it."""
@@ -123,7 +80,6 @@ class Experiment:
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
-KEYS = {f.name: get_type_hints(Experiment)[f.name] for f in fields(Experiment) if f.name != "parameters"}
 _REGISTRIES: dict[str, Registry[Any]] = {
     "adapter": adapters,
     "aggregator": aggregators,
@@ -218,12 +174,12 @@ def _read_option(key: str, option: Any, methods: Mapping[str, str]) -> Any:
 def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
     plain = {key: value for key, value in values.items() if "." not in key}
     for kind, registry in _REGISTRIES.items():
-        name = plain.get(kind, defaults(Experiment)[kind])
+        name = plain.get(kind, DEFAULTS[kind])
         if name not in registry.classes():
             raise unknown(kind, name, registry.classes())
     if plain.get("adapter") == "none":
         plain["aggregator"] = "local"  # nothing is adapted, so there is nothing to aggregate
-    present = {plain.get(kind, defaults(Experiment)[kind]): registry for kind, registry in _REGISTRIES.items()}
+    present = {plain.get(kind, DEFAULTS[kind]): registry for kind, registry in _REGISTRIES.items()}
     usual = {name: defaults(registry.classes()[name]) for name, registry in present.items()}
     parameters: dict[str, dict[str, Any]] = {}
     used = set()

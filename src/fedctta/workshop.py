@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
-from fedctta.clients import Client, Lift, Lifter, by_loop, choose_lift
+from fedctta.clients import Client, Lifter, by_loop, choose_lift
 from fedctta.data.catalogue import load
 from fedctta.data.corrupted import SETS, Domains, check_labels, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
@@ -27,6 +27,7 @@ from fedctta.data.masked import AnyDomains, MaskedDomains, numbered, with_more_c
 from fedctta.data.scenes import load as load_scenes
 from fedctta.errors import UserError, unknown
 from fedctta.guards import guarded
+from fedctta.keys import Lift
 from fedctta.lifting import fastest_lift
 from fedctta.machine import hardware
 from fedctta.models import ARCHITECTURES

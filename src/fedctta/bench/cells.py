@@ -12,7 +12,8 @@ import torch
 
 from fedctta.aggregators.fedctta import FedCTTA
 from fedctta.errors import UserError, unknown
-from fedctta.machine import Precision, choose_device
+from fedctta.keys import Precision
+from fedctta.machine import choose_device
 from fedctta.models import ARCHITECTURES
 
 WAYS = {"a": "plain inference", "b": "ours", "c": "loop over models", "d": "published way"}

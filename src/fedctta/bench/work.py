@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedctta.bench.cells import Cell
 from fedctta.data.corrupted import Domains
-from fedctta.machine import Precision
+from fedctta.keys import Precision
 from fedctta.models import build
 from fedctta.models.inputs import to_input
 from fedctta.rounds import Federation

@@ -7,20 +7,20 @@ read one slot at a time. Labels and domains leave a stream for the metrics only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data.masked import AnyDomains, MaskedDomains, evened
 from fedctta.errors import UserError
+from fedctta.keys import Order
 from fedctta.registry import Registry
 from fedctta.sampling import Sampler, in_bursts
 from fedctta.sampling.plain import Disjoint
 
 ABSENT = -1
 PICTURE = 192
-Order = Literal["shuffled", "bursts"]
 
 
 class Slot(NamedTuple):

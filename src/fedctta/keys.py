@@ -1,0 +1,119 @@
+"""The keys of an experiment: the type, default, limits and one line of each.
+
+They are said here once, for the settings that check them, for `fedctta run --help` and for `fedctta keys`, and without
+loading a method: this module needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_type_hints
+
+Lie = Literal["sign", "scale", "random"]
+Lift = Literal["auto", "graph", "vmap", "loop"]
+Order = Literal["shuffled", "bursts"]
+Precision = Literal["float32", "tf32", "bf16"]
+Way = Literal["none", "check", "cap", "clip", "median", "trimmed"]
+
+LEAST_EPSILON, LEAST_DELTA = 1e-6, 1e-300  # below, the difference in `privacy.delta_of` is not exact
+LARGEST_SEED = 2**32 - 1
+
+
+def _about(line: str, *, least: float | None = None, most: float | None = None, allowed: str = "") -> dict[str, Any]:
+    """Describe one key: `least` and `most` are checked for every experiment, `allowed` is for the reader only."""
+    return {"about": line, "least": least, "most": most, "allowed": allowed}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Everything of an experiment that is one word: all but the methods' own parameters."""
+
+    dataset: str = field(default="cifar10-c", metadata=_about("Data set (fedctta data lists them)."))
+    severity: int = field(default=5, metadata=_about("Strength of the corruptions.", allowed="1 to 5"))
+    domains: str = field(
+        default="benchmark",
+        metadata=_about(
+            "Domains the clients meet.", allowed="benchmark (the usual ones), all, or names joined by +: fog+snow"
+        ),
+    )
+    folder: str | None = field(default=None, metadata=_about("Folder of your own files.", allowed="a path, or none"))
+    layout: str = field(default="auto", metadata=_about("How that folder is laid out (dataset=masked)."))
+    size: int | None = field(
+        default=None, metadata=_about("Side to resize images and masks to (dataset=masked).", least=1)
+    )
+    model: str = field(default="auto", metadata=_about("Network; auto is the data set's usual one."))
+    weights: str = field(
+        default="auto",
+        metadata=_about(
+            "Trained weights of the network.",
+            allowed="auto, the name of a recipe (paper, fedavg), or the path of a .safetensors file",
+        ),
+    )
+    adapter: str = field(default="bn", metadata=_about("What a client does with a batch."))
+    aggregator: str = field(default="fedctta", metadata=_about("What the server does with all uploads."))
+    stream: str = field(default="niid", metadata=_about("Which client meets which domain when."))
+    samples: str = field(default="disjoint", metadata=_about("Which images a client sees."))
+    order: Order = field(default="shuffled", metadata=_about("Order of a client's images; bursts: class after class."))
+    clients: int | None = field(default=None, metadata=_about("Number of clients; none: the stream's own.", least=1))
+    batch: int = field(default=10, metadata=_about("Images per client and round.", least=1))
+    slots: int | None = field(
+        default=None, metadata=_about("Batches per domain; none: as many as there are images for, up to 50.", least=1)
+    )
+    interval: int = field(default=1, metadata=_about("Rounds from one aggregation to the next.", least=1))
+    predict: Literal["after", "before"] = field(
+        default="after", metadata=_about("Predict a batch after or before it is adapted to.")
+    )
+    stragglers: float = field(default=0.0, metadata=_about("Share of uploads that come late.", least=0, most=1))
+    delay: int = field(default=3, metadata=_about("Most rounds by which an upload is late.", least=1))
+    stale: Literal["discount", "refuse"] = field(
+        default="discount", metadata=_about("What the server does with a late upload.")
+    )
+    decay: float = field(default=0.5, metadata=_about("A late upload counts decay^age.", least=0, most=1))
+    robust: Way = field(default="none", metadata=_about("How the server guards its mixing."))
+    cap: float = field(
+        default=0.2, metadata=_about("Most that one peer may weigh (robust=cap).", allowed="a number above 0, up to 1")
+    )
+    clip: float = field(
+        default=2.0,
+        metadata=_about("Median distances after which uploads are clipped (robust=clip).", allowed="above 0"),
+    )
+    trim: float = field(
+        default=0.2, metadata=_about("Share left out at either end (robust=trimmed).", allowed="from 0 to below 0.5")
+    )
+    liars: int = field(default=0, metadata=_about("Clients that lie to the server.", least=0))
+    lie: Lie = field(default="sign", metadata=_about("What liars upload."))
+    noise: float | None = field(default=None, metadata=_about("Noise on uploaded statistics; none: none.", least=0))
+    epsilon: float | None = field(
+        default=None,
+        metadata=_about(
+            "Noise by a privacy budget instead; none: none.", allowed=f"a number from {LEAST_EPSILON} on, or none"
+        ),
+    )
+    delta: float = field(
+        default=1e-5, metadata=_about("The delta of that budget.", allowed=f"from {LEAST_DELTA} to below 1")
+    )
+    min_batch: int = field(default=1, metadata=_about("Smallest batch of which anything is uploaded.", least=1))
+    retention: int = field(default=0, metadata=_about("Images per domain to measure forgetting with.", least=0))
+    seed: int = field(
+        default=0, metadata=_about("Seed of all chance.", allowed=f"a whole number from 0 to {LARGEST_SEED}")
+    )
+    device: Literal["auto", "cpu", "cuda"] = field(
+        default="auto", metadata=_about("What computes; auto: a GPU if there is one.")
+    )
+    lift: Lift = field(default="auto", metadata=_about("How one client's method is run for all."))
+    precision: Precision = field(default="float32", metadata=_about("Arithmetic of the clients on a GPU."))
+    engine: Literal["fedctta", "flower"] = field(
+        default="fedctta", metadata=_about("What plays the rounds; Flower's simulation is slower.")
+    )
+
+
+KEYS: Mapping[str, Any] = get_type_hints(Keys)
+"""The type of every key."""
+
+DEFAULTS: Mapping[str, Any] = {key.name: key.default for key in fields(Keys)}
+ABOUT: Mapping[str, str] = {key.name: key.metadata["about"] for key in fields(Keys)}
+LIMITS: Mapping[str, tuple[float, float | None]] = {
+    key.name: (key.metadata["least"], key.metadata["most"]) for key in fields(Keys) if key.metadata["least"] is not None
+}
+ALLOWED: Mapping[str, str] = {key.name: key.metadata["allowed"] for key in fields(Keys) if key.metadata["allowed"]}
