@@ -1,15 +1,27 @@
-"""A fleet's status as a table for people."""
+"""A fleet's status as the server writes it, and as a table for people."""
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedctta.fleet.supervisor import Supervisor
+if TYPE_CHECKING:
+    from fedctta.fleet.supervisor import Supervisor
+
+
+def read_status(state: Path) -> dict[str, Any]:
+    """Return what the server last wrote of itself; nothing if it has not yet."""
+    try:
+        content = json.loads((state / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def board(status: dict[str, Any], supervisor: Supervisor | None = None) -> Group:

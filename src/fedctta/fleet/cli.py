@@ -163,8 +163,7 @@ def status(
     """Show what the server last wrote of itself, and its latest refusals."""
     import json
 
-    from fedctta.fleet.board import board
-    from fedctta.fleet.serve import read_status
+    from fedctta.fleet.board import board, read_status
 
     state = next((place for place in (folder / "server", folder) if (place / "status.json").exists()), None)
     if state is None:

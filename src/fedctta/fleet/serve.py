@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from fedctta.errors import UserError
 from fedctta.fleet import parts
+from fedctta.fleet.board import read_status
 from fedctta.fleet.flower import Flower
 from fedctta.fleet.ledger import at_work
 from fedctta.fleet.parts import Link
@@ -69,15 +69,6 @@ def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> di
                     submitted, run = time.time(), flower.submit(plan)
             looked = time.time()
         time.sleep(0.5)
-
-
-def read_status(state: Path) -> dict[str, Any]:
-    """Return what the server last wrote of itself; nothing if it has not yet."""
-    try:
-        content = json.loads((state / "status.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _finished(status: dict[str, Any], plan: Plan, since: float) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter1d
+
+if TYPE_CHECKING:  # loaded where they compute: who only asks for names does not wait for them
+    import torch
 
 Images = NDArray[np.uint8]
 """Images as stored: [n, height, width, 3]."""
@@ -54,6 +55,9 @@ def gaussian_matrix(size: int, sigma: float, mode: str = "nearest", truncate: fl
 
     The radius is floor(truncate * sigma + 1/2) and the border is scipy's `mode`.
     """
+    import torch
+    from scipy.ndimage import gaussian_filter1d
+
     pulse = np.eye(size)
     blurred = gaussian_filter1d(pulse, sigma, axis=0, mode=mode, truncate=truncate) if sigma else pulse
     return torch.from_numpy(blurred.astype(np.float32))
@@ -66,6 +70,8 @@ def zoom_matrix(size: int, factor: float) -> torch.Tensor:
     The middle ceil(size / factor) points are stretched linearly, end on end, to round(crop * factor) points, of
     which the middle `size` are kept. Factor 1 is the identity.
     """
+    import torch
+
     crop = math.ceil(size / factor)
     start, stretched = (size - crop) // 2, round(crop * factor)
     at = (np.arange(size) + (stretched - size) // 2) * ((crop - 1) / (stretched - 1))
@@ -81,6 +87,8 @@ def separable(levels: Floats, rows: torch.Tensor, columns: torch.Tensor) -> Floa
 
     Torch multiplies here because numpy's BLAS, called from several threads, can be a hundred times slower.
     """
+    import torch
+
     filtered: Floats = torch.matmul(rows, torch.matmul(torch.from_numpy(levels), columns.T)).numpy()
     return filtered
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn.functional import grid_sample
 
 from fedctta.data.corruptions.filters import (
     Floats,
@@ -16,6 +16,9 @@ from fedctta.data.corruptions.filters import (
     separable,
     truncate,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 # Displacement, smoothness and tilt as shares of the shorter side.
 ELASTIC = ((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03))
@@ -45,6 +48,8 @@ def deform(levels: Floats, moves: NDArray[np.floating], displacement: Floats) ->
     about the edge pixel's centre and reads at multiples of 1/32 pixel as OpenCV does, the second mirrors about
     the edge pixel's outer side.
     """
+    import torch
+
     height, width = levels.shape[-2:]
     centre, side = np.array([width // 2, height // 2]), min(height, width) // 3
     points = centre + side * np.array([[1, 1], [1, -1], [-1, -1]])
@@ -62,5 +67,8 @@ def deform(levels: Floats, moves: NDArray[np.floating], displacement: Floats) ->
 
 def _sample(levels: torch.Tensor, grid: NDArray[np.floating], *, align_corners: bool) -> torch.Tensor:
     """Bilinear sampling at a grid in [-1, 1]; align_corners says what -1 and 1, and so the mirrors, lie on."""
+    import torch
+    from torch.nn.functional import grid_sample
+
     where = torch.from_numpy(grid.astype(np.float32))
     return grid_sample(levels, where, mode="bilinear", padding_mode="reflection", align_corners=align_corners)

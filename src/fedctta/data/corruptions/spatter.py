@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import label
 
 from fedctta.data.corruptions.filters import Floats, Images, correlate, gaussian, truncate
 
@@ -60,6 +59,8 @@ def _sheen(liquid: Images) -> Floats:
 
 def outlines(liquid: Images, low: int = 50, high: int = 150) -> NDArray[np.bool_]:
     """Canny's edges of pictures [n, h, w]: ridges of the gradient above `low` that touch one above `high`."""
+    from scipy.ndimage import label
+
     levels = np.pad(liquid.astype(np.int32), ((0, 0), (1, 1), (1, 1)), mode="edge")
     across = levels[:, :, 2:] - levels[:, :, :-2]
     down = levels[:, 2:] - levels[:, :-2]
