@@ -13,8 +13,8 @@ import fedctta
 SOURCE = Path(fedctta.__file__).parent
 LAYERS = (
     ("errors", "keys", "convolution", "moments", "rows", "model_code"),
-    ("files", "registry", "randomness", "metrics", "machine"),
-    ("data",),
+    ("files", "preset_files", "registry", "randomness", "metrics", "machine"),
+    ("data", "listing"),
     ("models",),
     ("network",),
     ("clients", "mailbox"),

@@ -57,7 +57,7 @@ def methods(tmp_path, monkeypatch):
 
 
 def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(registry) == (0, 4)
+    assert doctest.testmod(registry) == (0, 5)
 
 
 def test_methods_of_this_package_are_found():

@@ -30,15 +30,18 @@ class Keys:
     """Everything of an experiment that is one word: all but the methods' own parameters."""
 
     dataset: str = field(default="cifar10-c", metadata=_about("Data set (fedctta data lists them)."))
-    severity: int = field(default=5, metadata=_about("Strength of the corruptions.", allowed="1 to 5"))
+    severity: int = field(
+        default=5, metadata=_about("Strength of the corruptions.", allowed="a whole number from 1 to 5")
+    )
     domains: str = field(
         default="benchmark",
         metadata=_about(
-            "Domains the clients meet.", allowed="benchmark (the usual ones), all, or names joined by +: fog+snow"
+            "Domains that clients meet.",
+            allowed="benchmark, extra (not for masks), all, or names joined by +: fog+snow",
         ),
     )
     folder: str | None = field(default=None, metadata=_about("Folder of your own files.", allowed="a path, or none"))
-    layout: str = field(default="auto", metadata=_about("How that folder is laid out (dataset=masked)."))
+    layout: str = field(default="auto", metadata=_about("Layout of that folder (dataset=masked)."))
     size: int | None = field(
         default=None, metadata=_about("Side to resize images and masks to (dataset=masked).", least=1)
     )
@@ -62,7 +65,7 @@ class Keys:
     )
     interval: int = field(default=1, metadata=_about("Rounds from one aggregation to the next.", least=1))
     predict: Literal["after", "before"] = field(
-        default="after", metadata=_about("Predict a batch after or before it is adapted to.")
+        default="after", metadata=_about("Predict a batch after or before adapting to it.")
     )
     stragglers: float = field(default=0.0, metadata=_about("Share of uploads that come late.", least=0, most=1))
     delay: int = field(default=3, metadata=_about("Most rounds by which an upload is late.", least=1))
@@ -76,32 +79,38 @@ class Keys:
     )
     clip: float = field(
         default=2.0,
-        metadata=_about("Median distances after which uploads are clipped (robust=clip).", allowed="above 0"),
+        metadata=_about("Median distances after which uploads are clipped (robust=clip).", allowed="a number above 0"),
     )
     trim: float = field(
-        default=0.2, metadata=_about("Share left out at either end (robust=trimmed).", allowed="from 0 to below 0.5")
+        default=0.2,
+        metadata=_about("Share left out at either end (robust=trimmed).", allowed="a number from 0 to below 0.5"),
     )
     liars: int = field(default=0, metadata=_about("Clients that lie to the server.", least=0))
     lie: Lie = field(default="sign", metadata=_about("What liars upload."))
-    noise: float | None = field(default=None, metadata=_about("Noise on uploaded statistics; none: none.", least=0))
+    noise: float | None = field(
+        default=None, metadata=_about("Deviation of the noise on uploads, in sensitivities of an upload.", least=0)
+    )
     epsilon: float | None = field(
         default=None,
         metadata=_about(
-            "Noise by a privacy budget instead; none: none.", allowed=f"a number from {LEAST_EPSILON} on, or none"
+            "Privacy budget that sets this noise instead.", allowed=f"a number from {LEAST_EPSILON} on, or none"
         ),
     )
     delta: float = field(
-        default=1e-5, metadata=_about("The delta of that budget.", allowed=f"from {LEAST_DELTA} to below 1")
+        default=1e-5,
+        metadata=_about("The delta of that budget (with epsilon).", allowed=f"a number from {LEAST_DELTA} to below 1"),
     )
     min_batch: int = field(default=1, metadata=_about("Smallest batch of which anything is uploaded.", least=1))
-    retention: int = field(default=0, metadata=_about("Images per domain to measure forgetting with.", least=0))
+    retention: int = field(
+        default=0, metadata=_about("Images per domain to measure forgetting with; 0: not measured.", least=0)
+    )
     seed: int = field(
-        default=0, metadata=_about("Seed of all chance.", allowed=f"a whole number from 0 to {LARGEST_SEED}")
+        default=0, metadata=_about("Seed of everything random.", allowed=f"a whole number from 0 to {LARGEST_SEED}")
     )
     device: Literal["auto", "cpu", "cuda"] = field(
         default="auto", metadata=_about("What computes; auto: a GPU if there is one.")
     )
-    lift: Lift = field(default="auto", metadata=_about("How one client's method is run for all."))
+    lift: Lift = field(default="auto", metadata=_about("How the method of one client is run for all of them."))
     precision: Precision = field(default="float32", metadata=_about("Arithmetic of the clients on a GPU."))
     engine: Literal["fedctta", "flower"] = field(
         default="fedctta", metadata=_about("What plays the rounds; Flower's simulation is slower.")

@@ -30,13 +30,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from math import nan
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fedctta.errors import UserError, unknown
-from fedctta.settings import Experiment, dotted, read_toml, single
+from fedctta.preset_files import published, read_toml
+from fedctta.settings import Experiment, dotted, single
 
 By = Literal["mean", "domain", "position", "client"]
 Metric = Literal[
@@ -111,12 +111,6 @@ def _with_slots(values: Settings) -> Settings:
     if wanted and "slots" not in values:
         raise UserError(f'{wanted[0]} = "slots" needs slots: give slots too')
     return {**values, **dict.fromkeys(wanted, values.get("slots"))}
-
-
-def published() -> dict[str, Path]:
-    """Return the published tables and figures this package can reproduce, by name."""
-    folder = Path(str(files("fedctta") / "presets" / "papers"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def load_paper(name: str) -> Paper:

@@ -73,9 +73,7 @@ class Registry(Generic[T]):
         hints = parameter_types(cls)
         values = {}
         for key, value in (parameters or {}).items():
-            if key not in hints:
-                raise (unknown(f"parameter of {name}", key, hints) if hints else UserError(f"{name} has no parameters"))
-            values[key] = read(value, hints[key], f"{name}.{key}")
+            values[key] = read(value, type_of(name, key, hints), f"{name}.{key}")
         for field in fields(cls):  # type: ignore[arg-type]
             if field.init and field.default is MISSING and field.name not in values:
                 raise UserError(f"{name} needs {name}.{field.name}: add {name}.{field.name}=VALUE")
@@ -96,6 +94,13 @@ def parameter_types(cls: type[Any]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
 
+def type_of(method: str, parameter: str, types: Mapping[str, Any]) -> Any:
+    """Return the type of one of a method's parameters, given those of all, or say that there is no such parameter."""
+    if parameter in types:
+        return types[parameter]
+    raise unknown(f"parameter of {method}", parameter, types) if types else UserError(f"{method} has no parameters")
+
+
 def parameters_of(method: Any) -> dict[str, Any]:
     """Return a method's parameters and their values."""
     return {field.name: getattr(method, field.name) for field in fields(method) if field.init}
@@ -104,6 +109,26 @@ def parameters_of(method: Any) -> dict[str, Any]:
 def defaults(cls: type[Any]) -> dict[str, Any]:
     """Return the default of every parameter that has one."""
     return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+
+
+_WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def expected(hint: Any, limits: str = "") -> str:
+    """Say what `read` takes for a type; `limits` is said of the number.
+
+    >>> expected(int | None), expected(Literal["fast", "slow"]), expected(float, " from 0 on"), expected(MayBeInfinite)
+    ('a whole number, or none', 'fast or slow', 'a number from 0 on', 'a number, or inf')
+    """
+    if hint == MayBeInfinite:
+        return f"{_WANTED[float]}{limits}, or inf"
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        some = [option for option in get_args(hint) if option is not type(None)]
+        return f"{expected(some[0], limits)}, or none"
+    if get_origin(hint) is Literal:
+        *others, last = get_args(hint)
+        return f"{', '.join(others)} or {last}" if others else last
+    return _WANTED.get(hint, str(hint)) + limits
 
 
 def read(value: Any, hint: Any, key: str) -> Any:
@@ -141,9 +166,8 @@ def read(value: Any, hint: Any, key: str) -> Any:
         pass
     else:
         return value
-    wanted = {bool: "true or false", int: "a whole number", float: "a number"}[hint]
     raise UserError(
-        f"{key}={text} is not {wanted}: write for example {key}={ {bool: 'true', int: 10, float: 0.5}[hint] }"
+        f"{key}={text} is not {_WANTED[hint]}: write for example {key}={ {bool: 'true', int: 10, float: 0.5}[hint] }"
     )
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, replace
-from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,8 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError, unknown
 from fedctta.keys import DEFAULTS, KEYS, LARGEST_SEED, LEAST_DELTA, LEAST_EPSILON, LIMITS, Keys
-from fedctta.registry import Registry, defaults, parameter_types, read
+from fedctta.preset_files import presets, read_toml
+from fedctta.registry import Registry, defaults, parameter_types, read, type_of
 from fedctta.robust import Robust
 from fedctta.sampling import samplers
 from fedctta.streams import schedules
@@ -166,9 +165,7 @@ def _read_option(key: str, option: Any, methods: Mapping[str, str]) -> Any:
     if name not in methods:
         raise unknown("method", name, methods)
     hints = parameter_types(_REGISTRIES[methods[name]].classes()[name])
-    if parameter not in hints:
-        raise (unknown(f"parameter of {name}", parameter, hints) if hints else UserError(f"{name} has no parameters"))
-    return read(option, hints[parameter], key)
+    return read(option, type_of(name, parameter, hints), key)
 
 
 def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
@@ -208,12 +205,6 @@ class Preset:
     published: Mapping[str, Mapping[str, float]]
 
 
-def presets() -> dict[str, Path]:
-    """Return the presets of the package by name."""
-    folder = Path(str(files("fedctta") / "presets"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
 def load_preset(name: str) -> Preset:
     """Read a preset by name, or from a TOML file of the user's."""
     known = presets()
@@ -228,16 +219,6 @@ def load_preset(name: str) -> Preset:
         if key != "title" and not isinstance(content[key], dict):
             raise UserError(f"{path}: {key} must be a table: write [{key}] and its values below")
     return Preset(content.get("title", path.stem), dotted(content.get("run", {})), content.get("published", {}))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, or say in one line what is wrong with it."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"there is no preset file {path}: check the path") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"cannot read the preset {path}: {error}") from None
 
 
 def dotted(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-import fedctta.cli
+import fedctta.bench
 from fedctta.cli import app, main
 
 TINY = [
@@ -41,8 +41,8 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch):
         yield from list(real(plan, on_cell))[:1]
         raise KeyboardInterrupt
 
-    real = fedctta.cli.run_bench
-    monkeypatch.setattr(fedctta.cli, "run_bench", interrupted)
+    real = fedctta.bench.run
+    monkeypatch.setattr(fedctta.bench, "run", interrupted)
     result = CliRunner().invoke(app, [*TINY, "--ways", "a", "--out", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 130
     assert len(json.loads((tmp_path / "bench.json").read_text())["cells"]) == 1

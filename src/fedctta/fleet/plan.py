@@ -30,10 +30,11 @@ from fedctta.fleet.examine import Examiner
 from fedctta.fleet.wire import Note
 from fedctta.models.zoo import load_model, load_weights
 from fedctta.network import Network
+from fedctta.preset_files import read_toml
 from fedctta.registry import parameters_of, read
 from fedctta.robust import BOUND, Robust
 from fedctta.rounds import Late
-from fedctta.settings import Experiment, dotted, read_toml, single
+from fedctta.settings import Experiment, dotted, single
 from fedctta.workshop import DEFAULT_MODEL, import_model, public_images
 
 

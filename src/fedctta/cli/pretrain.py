@@ -1,0 +1,48 @@
+"""`fedctta pretrain`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedctta.cli.console import err, out
+
+
+def pretrain(
+    words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
+) -> None:
+    """Train a source model, or what a method learns at the source (method=atp, method=fedthe).
+
+    Example: fedctta pretrain model=resnet8 dataset=cifar10 epochs=60 seed=0
+    """
+    from fedctta.method_training import LEARNT, learn
+    from fedctta.models.zoo import variant
+    from fedctta.pretraining import pretrain as pretrain_model
+    from fedctta.settings import parse_single
+
+    values = parse_single(words or [], "a training")
+    unit = "epoch" if "method" not in values and values.get("federation", "none") == "none" else "round"
+    columns = (TextColumn(unit), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[loss]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("", total=None, loss="")
+
+        def show(done: int, total: int, loss: float) -> None:
+            bar.update(task, completed=done, total=total, loss=f"loss {loss:.4f}")
+
+        path, card = (learn if "method" in values else pretrain_model)(values, show)
+    if "method" in values:
+        name, losses = card["method"], card["losses"]
+        place = f"{name}.{LEARNT[name]}={path if 'out' in values else 'auto'}"
+        out.print(f"{name} for {card['model']}: loss {losses[0]:.4f} in the first round, {losses[-1]:.4f} in the last")
+        out.print(f"{LEARNT[name]}: {path} (use them with adapter={name} {place})", soft_wrap=True)
+        return
+    corrupted = card["accuracy_corrupted"]
+    if "miou" in card:
+        by_domain = ", ".join(f"{name} {100 * value:.2f}" for name, value in card["miou_by_corruption"].items())
+        out.print(f"mIoU at the source {100 * card['miou']:.2f} %; by domain {by_domain}", soft_wrap=True)
+    else:
+        out.print(f"clean accuracy {100 * card['accuracy']:.2f} %, corrupted (severity 5) {100 * corrupted:.2f} %")
+    name = variant(values.get("recipe", "standard"), values.get("federation", "none")) or "auto"
+    out.print(f"weights: {path} (use them with weights={path if 'out' in values else name})", soft_wrap=True)

@@ -1,0 +1,69 @@
+"""`fedctta reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedctta.cli.console import err, out, print_list
+from fedctta.cli.refusal import refuse_options
+from fedctta.errors import UserError
+from fedctta.preset_files import published, titles
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A published table or figure; without it, all are listed.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1; the papers use 5.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer slots; the table says so.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    panel: Annotated[list[str] | None, typer.Option(help="Only this panel, or these, for example CIFAR-10-C.")] = None,
+    shard: Annotated[str, typer.Option(help="Run only a part of the cells, for example 2/6.")] = "1/1",
+    gather: Annotated[
+        bool, typer.Option("--gather", help="Run nothing: compare what is kept so far, seeds as there are.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(help="Cells played at once, each in a process of its own.")] = 1,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for finished cells and reports.")] = Path("runs"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run a published table or figure and show our numbers beside the paper's. Finished cells are kept.
+
+    Example: fedctta reproduce fedctta-table1 --quick --panel CIFAR-10-C
+    """
+    if name is None:
+        print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
+        return
+    from fedctta.report.comparison import print_comparison
+    from fedctta.reproduction import reproduce as run_reproduction
+    from fedctta.settings import parse_single
+
+    values = parse_single(words or [], "a reproduction")
+    refuse_options(values, run_reproduction, "device")
+    values["device"] = device
+    try:
+        result = run_reproduction(
+            name,
+            seeds=seeds,
+            quick=quick,
+            panels=panel or (),
+            shard=shard,
+            gather=gather,
+            jobs=jobs,
+            out=folder,
+            progress=not quiet,
+            console=err,
+            **values,
+        )
+    except KeyboardInterrupt:
+        err.print("stopped; the same command continues where it was")
+        raise typer.Exit(130) from None
+    if shard == "1/1":
+        page = result.write(folder / result.paper.name)
+        print_comparison(result.tables, out)
+        out.print(f"report: {page}", soft_wrap=True)
+    else:
+        out.print(f"shard {shard} is done; the command without --shard gathers the table")
+    if result.failed:
+        raise UserError(f"{len(result.failed)} cells failed ({'; '.join(result.failed)}): their reasons are above")

@@ -1,0 +1,57 @@
+"""`fedctta run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedctta.cli.console import err, out
+from fedctta.cli.refusal import refuse_options
+from fedctta.files import require_writable
+from fedctta.keys import DEFAULTS
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET] key=value ...", show_default=False)]
+
+
+def run(
+    words: Words = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for report and runs.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep finished runs and continue an interrupted one.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(help="Runs played at once, each in a process of its own.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run experiments. Several values under one key (seed=0,1,2) are all run, on the same streams.
+
+    Example: fedctta run dataset=shapes-c aggregator=local,fedavg,fedctta,oracle seed=0,1,2
+    """
+    from fedctta.experiment import run as run_experiments
+    from fedctta.report import print_table
+    from fedctta.settings import parse_words
+
+    words = list(words or [])
+    preset = words.pop(0) if words and "=" not in words[0] else None
+    values = parse_words(words)
+    refuse_options(values, run_experiments)
+    if json_file is not None:
+        require_writable(json_file.parent)
+    name = Path(preset).stem if preset else "-".join(values.get("dataset", [DEFAULTS["dataset"]]))
+    folder = folder or Path("runs") / name
+    try:
+        result = run_experiments(
+            preset, out=folder, resume=resume, jobs=jobs, progress=not quiet, console=err, **values
+        )
+    except KeyboardInterrupt:
+        err.print("stopped; the same command with --resume continues where it was")
+        raise typer.Exit(130) from None
+    if json_file is not None:
+        result.write_json(json_file)
+    page = result.write_report(folder)
+    print_table(result.table(), out)
+    for note in dict.fromkeys(note for record in result for note in record.settings["notes"]):
+        out.print(f"note: {note}", style="dim", soft_wrap=True)
+    out.print(f"report: {page}", soft_wrap=True)
