@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedctta.adapters import adapters
 from fedctta.records import Record
 
 DOMAINS = (
@@ -28,11 +29,12 @@ def fake_record(
 ) -> Record:
     """Make a run in which every batch holds 10 images and exactly the wanted share of all is right."""
     asked = {
-        **{"dataset": "cifar10-c", "severity": 5, "model": "resnet8", "adapter": "tta-bn", "aggregator": "fedctta"},
+        **{"dataset": "cifar10-c", "severity": 5, "model": "resnet8", "adapter": "bn", "aggregator": "fedctta"},
         **{"stream": "niid", "seed": 0, "clients": clients, "batch": 10, "slots": 50, "interval": 1},
         **{"device": "cpu", "lift": "auto"},
         **settings,
     }
+    assert asked["adapter"] in adapters.classes(), f"there is no adapter {asked['adapter']}"
     random = np.random.default_rng(int(asked["seed"]))
     slot, client = np.indices((rounds, clients))
     shift = 0 if asked["stream"] == "iid" else 4 * (client * 4 // clients)

@@ -47,8 +47,8 @@ def test_runs_of_different_length_of_aggregation_are_never_averaged(fake: Fake) 
 
 
 def test_a_column_names_only_what_varies(fake: Fake) -> None:
-    both = [fake(rounds=3, stream=s, adapter=a) for s in ("niid", "iid") for a in ("tent", "tta-bn")]
-    assert [c.name for c in arrange(both)] == ["niid / tent", "niid / tta-bn", "iid / tent", "iid / tta-bn"]
+    both = [fake(rounds=3, stream=s, adapter=a) for s in ("niid", "iid") for a in ("tent", "bn")]
+    assert [c.name for c in arrange(both)] == ["niid / tent", "niid / bn", "iid / tent", "iid / bn"]
     # the model follows from the data set, and the slots from the batch
     sets = [fake(rounds=3, dataset=d, model=m) for d, m in (("a", "small"), ("b", "large"))]
     assert [c.name for c in arrange(sets)] == ["a / niid", "b / niid"]
@@ -60,9 +60,9 @@ def test_a_column_names_only_what_varies(fake: Fake) -> None:
 
 def test_no_adapt_stands_in_the_column_of_every_adapter(fake: Fake) -> None:
     idle = fake(rounds=3, adapter="none", aggregator="local")
-    runs = [idle, fake(rounds=3, adapter="tent"), fake(rounds=3, adapter="tta-bn")]
+    runs = [idle, fake(rounds=3, adapter="tent"), fake(rounds=3, adapter="bn")]
     columns = arrange(runs)
-    assert [c.name for c in columns] == ["niid / tent", "niid / tta-bn"]
+    assert [c.name for c in columns] == ["niid / tent", "niid / bn"]
     assert all(column.methods["No-Adapt"] == (idle,) for column in columns)
     assert [c.name for c in arrange([idle])] == ["niid"]
 

@@ -47,7 +47,7 @@ def test_published_numbers_stand_beside_ours(study: list[Record]) -> None:
 
 
 def test_a_streams_published_number_is_not_given_to_two_columns(fake: Fake) -> None:
-    runs = [fake(rounds=3, adapter=a) for a in ("tent", "tta-bn")]
+    runs = [fake(rounds=3, adapter=a) for a in ("tent", "bn")]
     loose, exact = (results_table(runs, {"FedCTTA": {key: 60}}) for key in ("niid", "niid / tent"))
     assert not loose.has_published(0)
     assert not loose.has_published(1)
