@@ -4,11 +4,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 import fedctta.report
 from fedctta.records import Record
@@ -20,36 +23,110 @@ from fedctta.report.figures import collaboration_figure, cost_figure, domain_fig
 Fake = Callable[..., Record]
 
 
-def drawn(figure: Figure) -> np.ndarray:
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "absent": {"absent": True},
+    "one client": {"clients": 1},
+    "one round": {"rounds": 1},
+    "nothing kept": {"kept": 0},
+    "odd name": {"aggregator": "$\\bad{"},
+}
+
+
+@pytest.fixture(params=KINDS)
+def run(request: pytest.FixtureRequest, fake: Fake) -> Record:
+    """One run of every kind."""
+    return fake(**KINDS[request.param])
+
+
+def name_of(run: Record) -> str:
+    return {"fedctta": "FedCTTA"}.get(name := run.settings["aggregator"], name)
+
+
+def draw(figure: Figure) -> np.ndarray:
     figure.set_dpi(50)
     figure.canvas.draw()
-    return np.asarray(figure.canvas.buffer_rgba())  # type: ignore[attr-defined]
+    return np.array(figure.canvas.buffer_rgba())  # type: ignore[attr-defined]
+
+
+def is_seen(artist: Artist) -> bool:
+    """Whether the picture is another one without it."""
+    figure = artist.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    shown = draw(figure)
+    artist.set_visible(False)
+    hidden = draw(figure)
+    artist.set_visible(True)
+    return not np.array_equal(shown, hidden)
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def is_vertical(line: Line2D) -> bool:
+    x = np.atleast_1d(line.get_xdata())
+    return len(x) == 2 and x[0] == x[1]
 
 
 def vertical_lines(figure: Figure) -> int:
-    lines = figure.axes[0].get_lines()
-    return sum(len(x := np.atleast_1d(line.get_xdata())) == 2 and x[0] == x[1] for line in lines)
+    return sum(map(is_vertical, figure.axes[0].get_lines()))
 
 
-@pytest.mark.parametrize("kind", ["plain", "absent", "one client", "one round", "nothing kept", "odd name"])
-def test_every_figure_draws_for_every_kind_of_run(fake: Fake, kind: str) -> None:
-    options = {
-        "plain": {},
-        "absent": {"absent": True},
-        "one client": {"clients": 1},
-        "one round": {"rounds": 1},
-        "nothing kept": {"kept": 0},
-        "odd name": {"aggregator": "$\\bad{"},
-    }[kind]
-    (column,) = arrange([fake(**options)])
-    colours = pens(column.methods)
-    for figure in (
-        time_figure(column, colours),
-        domain_figure(column, colours),
-        collaboration_figure(column),
-        cost_figure(column, colours),
-    ):
-        assert drawn(figure).std() > 0
+def share(right: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """In percent; nan where nothing was seen."""
+    return np.where(seen > 0, 100 * right / np.maximum(seen, 1), np.nan)
+
+
+def test_accuracy_over_time_is_that_of_every_round(run: Record) -> None:
+    (column,) = arrange([run])
+    figure = time_figure(column, pens(column.methods))
+    (curve,) = (line for line in figure.axes[0].get_lines() if not is_vertical(line))
+    np.testing.assert_array_equal(curve.get_xdata(), np.arange(1, len(run.seen) + 1))
+    np.testing.assert_allclose(np.asarray(curve.get_ydata()), share(run.correct.sum(1), run.seen.sum(1)))
+    assert legend(figure) == [name_of(run)]
+    assert is_seen(curve)
+
+
+def test_accuracy_by_domain_is_that_of_the_domains_met(run: Record) -> None:
+    (column,) = arrange([run])
+    figure = domain_figure(column, pens(column.methods))
+    (dots,) = figure.axes[0].get_lines()
+    met = [run.domain == k for k in range(len(run.domains))]
+    expected = {
+        name.replace("_", " "): share(run.correct[there].sum(), run.seen[there].sum())
+        for name, there in zip(run.domains, met, strict=True)
+        if there.any()
+    }
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(expected)
+    np.testing.assert_allclose(np.asarray(dots.get_xdata()), list(expected.values()))
+    np.testing.assert_array_equal(dots.get_ydata(), np.arange(len(expected)))
+    assert legend(figure) == [name_of(run)]
+    assert is_seen(dots)
+
+
+def test_collaboration_is_the_mean_over_the_rounds_in_which_a_client_was_there(run: Record) -> None:
+    (column,) = arrange([run])
+    figure = collaboration_figure(column)
+    if not len(run.collaboration):
+        assert [text.get_text() for text in figure.texts] == ["no collaboration was recorded"]
+        assert is_seen(figure.texts[0])
+        return
+    mean = heat_maps(figure)[0]
+    there = run.domain[run.collaboration_rounds] >= 0
+    expected = [run.collaboration[there[:, i], i].mean(0) for i in range(there.shape[1])]
+    np.testing.assert_allclose(np.asarray(mean.images[0].get_array()), expected, atol=1e-6)
+    assert mean.get_ylabel() == f"{name_of(run)}\nclient"
+    assert is_seen(mean.images[0])
+
+
+def test_cost_is_all_bytes_and_the_seconds(run: Record) -> None:
+    (column,) = arrange([run])
+    figure = cost_figure(column, pens(column.methods))
+    bars = [axes.patches[0] for axes in figure.axes]
+    assert [bar.get_width() for bar in bars] == [run.bytes_up + run.bytes_down, run.seconds]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [name_of(run)]
+    assert all(map(is_seen, bars))
 
 
 @pytest.mark.parametrize(("kept", "expected"), [(1, 1), (2, 2), (9, 3)])
@@ -128,8 +205,14 @@ def test_a_smoothed_curve_says_of_which_rounds_it_is(fake: Fake) -> None:
 
 def test_overview_has_a_line_a_column(fake: Fake) -> None:
     runs = [fake(rounds=6, stream=s, aggregator=a) for s in ("niid", "iid") for a in ("local", "fedctta")]
-    assert len(plot(runs).axes) == 4
-    assert drawn(plot(runs)).std() > 0
+    figure = plot(runs)
+    draw(figure)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    over_time = [f"Accuracy over time, {stream}" for stream in ("niid", "iid")]
+    assert titles == [over_time[0], "Accuracy by domain", over_time[1], "Accuracy by domain"]
+    for axes in figure.axes:
+        assert len([line for line in axes.get_lines() if not is_vertical(line)]) == 2
+    assert legend(figure) == ["Local", "FedCTTA"]
 
 
 def test_shifts_are_marked_unless_there_are_too_many(fake: Fake) -> None:
