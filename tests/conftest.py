@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,15 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from fedctta.adapters import adapters
-from fedctta.aggregators import aggregators
+from fedctta.adapters import Adapter, adapters
+from fedctta.aggregators import Aggregator, Server, aggregators
+from fedctta.clients import Lift, Lifter, choose_lift, in_chunks
 from fedctta.data.corrupted import Domains
 from fedctta.network import Network
-from fedctta.streams import schedules
+from fedctta.rounds import Federation
+from fedctta.simulation import simulate
+from fedctta.streams import build, schedules
+from fedctta.streams.clusters import NIID
 
 settings.register_profile("fedctta", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("fedctta")
@@ -84,3 +90,47 @@ def tiny_module() -> nn.Module:
 @pytest.fixture
 def tiny_network(tiny_module: nn.Module, device: torch.device) -> Network:
     return Network(tiny_module, device)
+
+
+def make_federation(
+    network: Network,
+    adapter: str | Adapter = "bn",
+    aggregator: str | Aggregator = "fedavg",
+    clients: int = 4,
+    lift: Lift | Lifter = "auto",
+    interval: int = 1,
+    **parameters: Any,
+) -> Federation:
+    """Make a federation of clients that see 4 images at once; `parameters` are those of an aggregator given by name."""
+    method = adapters.create(adapter) if isinstance(adapter, str) else adapter
+    server_method = aggregators.create(aggregator, parameters) if isinstance(aggregator, str) else aggregator
+    lifter = choose_lift(lift, network, method.init(network), batch=4) if isinstance(lift, str) else lift
+    server = Server(network, lifter, 0, (3, 8, 8), clients, lambda count: torch.zeros(count, 3, 8, 8))
+    return Federation(method, server_method, server, interval)
+
+
+@pytest.fixture(scope="session")
+def federation() -> Callable[..., Federation]:
+    """Give the maker of federations."""
+    return make_federation
+
+
+@pytest.fixture
+def relabelled(tiny_network: Network) -> Callable[[Adapter, Aggregator], None]:
+    """Play a run, and again with every label another one: no number but those of right answers may change."""
+
+    def compare(adapter: Adapter, aggregator: Aggregator) -> None:
+        data = random_domains(domains=2, side=32)
+        one = make_federation(tiny_network, adapter, aggregator, clients=3, lift=in_chunks(2))
+        first, second = (
+            simulate(one, build(NIID(clusters=2), labelled, 3, slots=1, batch=4, seed=0), predictions=True)
+            for labelled in (data, replace(data, labels=(data.labels + 1) % CLASSES))
+        )
+        assert not torch.equal(first.right, second.right), "the labels have not changed"
+        assert first.classes is not None
+        assert second.classes is not None
+        assert torch.equal(first.classes, second.classes)
+        assert torch.equal(first.entropy, second.entropy)
+        assert torch.equal(first.matrices, second.matrices)
+
+    return compare

@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "one client": {"clients": 1},
     "one round": {"rounds": 1},
     "nothing kept": {"kept": 0},
-    "odd name": {"aggregator": "$\\bad{"},
+    "odd name": {"aggregator": "$\\bad{$"},
 }
 
 
