@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,28 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedctta.adapters import Adapter, adapters
-from fedctta.aggregators import Aggregator, Server, aggregators
+from fedctta.adapters import adapters
+from fedctta.aggregators import Aggregator
 from fedctta.aggregators.fedavg import FedAvg
-from fedctta.clients import choose_lift
-from fedctta.errors import UserError
 from fedctta.machine import arithmetic
-from fedctta.models import build as build_model
 from fedctta.models.inputs import to_input
 from fedctta.network import Network, refreshed
-from fedctta.rounds import Federation, State, bytes_each, flatten
+from fedctta.rounds import bytes_each
 from fedctta.simulation import simulate
 from fedctta.streams import Stream, build
 from fedctta.streams.clusters import NIID
 from fedctta.streams.custom import Custom
-
-
-def federation(network, adapter="bn", aggregator="fedavg", clients=4, lift="auto", interval=1, **parameters):
-    method = adapter if isinstance(adapter, Adapter) else adapters.create(adapter)
-    server_method = aggregator if isinstance(aggregator, Aggregator) else aggregators.create(aggregator, parameters)
-    lifter = choose_lift(lift, network, method.init(network), batch=4)
-    server = Server(network, lifter, 0, (3, 8, 8), clients, lambda count: torch.zeros(count, 3, 8, 8))
-    return Federation(method, server_method, server, interval)
 
 
 @pytest.fixture
@@ -45,7 +32,7 @@ def seen_by(stream, t, network):
     return to_input(slot.images, network.device), torch.from_numpy(slot.labels)
 
 
-def test_fedavg_predicts_with_the_mean_of_all_statistics(tiny_network, stream):
+def test_fedavg_predicts_with_the_mean_of_all_statistics(federation, tiny_network, stream):
     """One round by hand: batch statistics of every client, averaged, then used by all."""
     x, labels = seen_by(stream, 0, tiny_network)
     bn = adapters.create("bn")
@@ -57,7 +44,7 @@ def test_fedavg_predicts_with_the_mean_of_all_statistics(tiny_network, stream):
     assert tally.correct[0].tolist() == [int(hits) for hits in expected]
 
 
-def test_predicting_before_uses_what_was_received_and_this_batch(tiny_network, stream):
+def test_predicting_before_uses_what_was_received_and_this_batch(federation, tiny_network, stream):
     """Two rounds by hand: the server's answer to a round is seen in the next one's predictions."""
     bn, right = adapters.create("bn", {"momentum": 0.3}), []
     held = [tiny_network.statistics] * 4
@@ -74,7 +61,7 @@ def test_predicting_before_uses_what_was_received_and_this_batch(tiny_network, s
     assert torch.equal(before.matrices, after.matrices)
 
 
-def test_local_is_every_client_alone(tiny_network, stream):
+def test_local_is_every_client_alone(federation, tiny_network, stream):
     together = simulate(federation(tiny_network, aggregator="local"), stream)
     for i in range(4):
         alone = Stream(stream.data, stream.domain[:, [i]], stream.samples[[i]], stream.visit[:, [i]])
@@ -84,14 +71,14 @@ def test_local_is_every_client_alone(tiny_network, stream):
 
 @pytest.mark.parametrize("adapter", ["bn", "grad"])
 @pytest.mark.parametrize("aggregator", ["fedavg", "fedctta", "oracle"])
-def test_lifting_does_not_change_a_run(adapter, aggregator, tiny_network, stream):
+def test_lifting_does_not_change_a_run(federation, adapter, aggregator, tiny_network, stream):
     vmapped = simulate(federation(tiny_network, adapter, aggregator, lift="vmap"), stream)
     looped = simulate(federation(tiny_network, adapter, aggregator, lift="loop"), stream)
     assert vmapped.correct.tolist() == looped.correct.tolist()
     torch.testing.assert_close(vmapped.matrices, looped.matrices, atol=1e-5, rtol=1e-4)
 
 
-def test_aggregation_every_few_rounds(tiny_network, stream):
+def test_aggregation_every_few_rounds(federation, tiny_network, stream):
     tally = simulate(federation(tiny_network, interval=4), stream)
     local = simulate(federation(tiny_network, aggregator="local"), stream)
     assert tally.kept_rounds.tolist() == [3, 7]
@@ -99,7 +86,7 @@ def test_aggregation_every_few_rounds(tiny_network, stream):
     assert tally.correct[alone].tolist() == local.correct[alone].tolist()
 
 
-def test_bytes_are_those_of_what_travels(tiny_network, stream):
+def test_bytes_are_those_of_what_travels(federation, tiny_network, stream):
     floats = 2 * 4  # mean and variance of four channels
     tally = simulate(federation(tiny_network), stream)
     assert tally.bytes.tolist() == [9 * 4 * floats * 4] * 2
@@ -113,7 +100,7 @@ def test_bytes_each_counts_one_client():
     assert bytes_each({"a": torch.zeros(5, 2, 3), "b": torch.zeros(5)}) == 28
 
 
-def test_weight_on_the_own_domain(tiny_network, stream):
+def test_weight_on_the_own_domain(federation, tiny_network, stream):
     assert simulate(federation(tiny_network, aggregator="oracle"), stream).same_domain_weight() == 1
     assert simulate(federation(tiny_network), stream).same_domain_weight() == pytest.approx(0.5)
 
@@ -131,7 +118,7 @@ class Nosy(Aggregator):
         return torch.eye(len(uploads.active)), memory
 
 
-def test_only_an_upper_bound_is_told_the_domains(tiny_network, stream):
+def test_only_an_upper_bound_is_told_the_domains(federation, tiny_network, stream):
     nosy = Nosy()
     simulate(federation(tiny_network, aggregator=nosy), stream)
     assert all(uploads.domain is None for uploads in nosy.told)
@@ -151,7 +138,7 @@ def sparse(domains, tmp_path):
 
 @pytest.mark.parametrize("aggregator", ["local", "fedavg", "fedctta", "oracle"])
 @pytest.mark.parametrize("adapter", ["none", "bn", "grad"])
-def test_absent_clients_are_left_out_and_keep_their_model(adapter, aggregator, tiny_network, sparse):
+def test_absent_clients_are_left_out_and_keep_their_model(federation, adapter, aggregator, tiny_network, sparse):
     tally = simulate(federation(tiny_network, adapter, aggregator, clients=3), sparse)
     assert (tally.seen() == np.where(sparse.domain < 0, 0, 3)).all()
     assert (tally.correct.numpy() <= tally.seen()).all()
@@ -169,114 +156,9 @@ def test_absent_clients_are_left_out_and_keep_their_model(adapter, aggregator, t
         torch.testing.assert_close(outcome.collaboration.sum(1), torch.ones(3))
 
 
-class Stop(Exception):
-    """Ends a run from outside."""
-
-
-def stopped_in(round_, one, stream, place):
-    """Play until the given round, saving every round, and die there."""
-
-    def die(t, tally):
-        if t == round_:
-            raise Stop
-
-    with pytest.raises(Stop):
-        simulate(one, stream, checkpoint=place, save_every=0, on_round=die)
-
-
-class Last:
-    """Keeps the state after the last round that was played."""
-
-    state: State
-
-    def measure(self, federation, state, t):
-        self.state = state
-
-    def tensors(self):
-        return {}
-
-    def restore(self, saved, path):
-        pass
-
-
-SMALL_FORMS = {
-    "cotta": {"views": 2},
-    "memo": {"views": 2},
-    "rotta": {"places": 3, "side": 8},
-    "atp": {"rates": "0.01"},
-    "fedthe": {"views": 2, "plus": 1},
-    "fedicon": {"steps": 1},
-    "bpa": {"steps": 1},
-}
-
-
-def check_resumed(one, stream, place):
-    """Play a run whole, and broken and resumed: every tensor must be the same, and lie the same in memory."""
-    last, again = Last(), Last()
-    whole = simulate(one, stream, retention=last)
-
-    def interrupt(t, tally):
-        if t == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        simulate(one, stream, checkpoint=place, on_round=interrupt)
-    rounds = []
-    resumed = simulate(one, stream, checkpoint=place, on_round=lambda t, tally: rounds.append(t), retention=again)
-    assert rounds == [5, 6, 7, 8]
-    state = flatten(again.state)
-    for name, tensor in flatten(last.state).items():
-        assert torch.equal(state[name], tensor), name
-        assert state[name].stride() == tensor.stride(), name
-    assert list(state) == list(flatten(last.state))
-    for name, tensor in whole.tensors().items():
-        assert name == "tally.seconds" or torch.equal(resumed.tensors()[name], tensor), name
-
-
-@pytest.mark.parametrize("adapter", adapters.classes())
-def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(adapter, tiny_network, stream, tmp_path):
-    method = adapters.create(adapter, SMALL_FORMS.get(adapter, {}))
-    check_resumed(federation(tiny_network, method, "fedctta", lift="loop"), stream, tmp_path / "run.checkpoint")
-
-
-@pytest.mark.parametrize("aggregator", ["local", "fedavg", "ugsa", "ldawa", "fedavgm"])
-@pytest.mark.parametrize("adapter", ["grad", "shot", "cotta"])
-def test_a_resumed_run_of_whole_models_gives_the_same_numbers_too(adapter, aggregator, stream, tmp_path):
-    """Kernels of one pixel change their strides as rounds go by."""
-    network = Network(build_model("resnet8-w16", 3, seed=1))
-    method = adapters.create(adapter, SMALL_FORMS.get(adapter, {}))
-    check_resumed(federation(network, method, aggregator), stream, tmp_path / "run.checkpoint")
-
-
-def test_a_killed_run_continues_from_its_last_save(tiny_network, stream, tmp_path):
-    whole = simulate(federation(tiny_network), stream)
-    place = tmp_path / "run.checkpoint"
-    stopped_in(6, federation(tiny_network), stream, place)
-    assert torch.equal(simulate(federation(tiny_network), stream, checkpoint=place).correct, whole.correct)
-
-
-def test_a_checkpoint_of_another_model_is_refused(tiny_network, stream, tmp_path):
-    place = tmp_path / "run.checkpoint"
-    stopped_in(1, federation(tiny_network), stream, place)
-    with pytest.raises(UserError, match="does not fit"):
-        simulate(federation(tiny_network, "grad"), stream, checkpoint=place)
-
-
-def test_outputs_that_are_not_finite_stop_the_run(tiny_network, stream):
-    tiny_network.state["5.bias"] = torch.full((3,), torch.nan)
-    with pytest.raises(UserError, match="NaN or infinite"):
-        simulate(federation(tiny_network), stream)
-
-
-def test_graphs_that_cannot_be_are_told(tiny_network, stream):
-    insisting = replace(federation(tiny_network), graphs="always")
-    with pytest.raises(UserError, match="lift=graph needs images with one label each that fit on a CUDA GPU"):
-        simulate(insisting, stream)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("adapter", ["bn", "grad"])
-def test_cuda_agrees_with_the_cpu(adapter, tiny_module, stream):
+def test_cuda_agrees_with_the_cpu(federation, adapter, tiny_module, stream):
     with arithmetic():
         there = simulate(federation(Network(tiny_module, "cuda"), adapter, "fedctta"), stream)
         here = simulate(federation(Network(tiny_module, "cpu"), adapter, "fedctta"), stream)
@@ -298,7 +180,7 @@ class Witness(FedAvg):
         return super().step(mixed, active, memory)
 
 
-def test_the_server_does_not_round(tiny_network, stream):
+def test_the_server_does_not_round(federation, tiny_network, stream):
     with arithmetic("tf32"):
         simulate(federation(tiny_network, aggregator=Witness()), stream)
     assert not any(Witness.rounded)
@@ -306,7 +188,7 @@ def test_the_server_does_not_round(tiny_network, stream):
 
 
 @pytest.mark.gpu
-def test_models_that_learn_nothing_stay_as_they_are(tiny_module, stream):
+def test_models_that_learn_nothing_stay_as_they_are(federation, tiny_module, stream):
     """Averaged in every round, weights must not drift by rounding, in tf32 either."""
     one = federation(Network(tiny_module, "cuda"), "grad", "fedavg")
     one = replace(one, adapter=replace(one.adapter, lr=0.0))
@@ -320,34 +202,8 @@ def test_models_that_learn_nothing_stay_as_they_are(tiny_module, stream):
         torch.testing.assert_close(state.clients.own[name], tensor.expand(4, *tensor.shape), atol=1e-6, rtol=1e-5)
 
 
-class Prophet(FedAvg):
-    """Says which rounds it was asked to foresee."""
-
-    def foresee(self, server, read, rounds):
-        return {"shapes": torch.tensor([[t, *read(t).shape] for t in rounds])}
-
-
-def test_the_server_is_shown_what_all_will_see_where_that_is_of_use(tiny_network, stream, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        Prophet, "collaborate", lambda self, server, uploads, memory: asked.append(memory) or NotImplemented
-    )
-
-    def memory(federation, stream):
-        with pytest.raises(TypeError):
-            simulate(federation, stream)
-        return asked[-1]
-
-    one = federation(tiny_network, aggregator=Prophet())
-    assert memory(one, stream) == {}, "on a CPU it is of no use"
-    monkeypatch.setattr("fedctta.simulation._foreseeable", lambda federation, stream: True)
-    assert memory(replace(one, interval=2), stream)["shapes"].tolist() == [
-        [t, 4, 4, 3, 8, 8] for t in range(1, len(stream), 2)
-    ]
-
-
 @pytest.mark.gpu
-def test_fedtsa_ahead_is_fedtsa_round_by_round(tiny_module, stream):
+def test_fedtsa_ahead_is_fedtsa_round_by_round(federation, tiny_module, stream):
     with arithmetic():
         one = federation(Network(tiny_module, "cuda"), "bn", "fedtsa")
         ahead, as_ever = simulate(one, stream), simulate(replace(one, ahead=False), stream)
