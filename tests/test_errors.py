@@ -9,7 +9,7 @@ from fedctta.errors import UserError, unknown
 
 
 def test_the_examples_in_the_docstrings():
-    assert doctest.testmod(errors) == (0, 2)
+    assert doctest.testmod(errors) == (0, 3)
 
 
 def test_a_near_name_is_offered_before_the_rest():

@@ -132,6 +132,16 @@ def test_noise_refuses_what_it_does_not_cover(values, message, run):
         run(epsilon=1.0, **values)
 
 
+def test_noise_says_who_asks_for_no_signals(run):
+    with pytest.raises(UserError, match="without signals, say ") as refused:
+        run(epsilon=1.0, aggregator="fedtsa")
+    named = str(refused.value).partition(", say ")[2].replace(" or ", ", ").split(", ")
+    assert {"fedavg", "fedctta", "pfedbbn"} <= set(named)
+    assert not {"fedtsa", "ugsa", "kin", "local", "oracle", "fedbn"} & set(named)  # of bn, fedbn shares nothing
+    for name in named:
+        assert run(epsilon=1.0, aggregator=name).settings["privacy"]["epsilon"] == pytest.approx(1.0)
+
+
 def test_small_batches_are_not_shared(run):
     quiet = run(aggregator="fedavg", min_batch=5)
     assert quiet.bytes_up == quiet.bytes_down == 0

@@ -6,14 +6,17 @@ import json
 
 import pytest
 
-from fedctta.adapters.atp import ATP, learnt_path
+from fedctta.adapters import adapters
+from fedctta.adapters.atp import ATP
 from fedctta.adapters.fedthe import FedTHE
+from fedctta.adapters.learnt import learnt_path
 from fedctta.errors import UserError
-from fedctta.learning import METHODS
-from fedctta.method_training import LEARNT, learn
+from fedctta.learning import trainings
+from fedctta.method_training import learn
 from fedctta.models import build
 from fedctta.models.zoo import load_model, save_weights
 from fedctta.network import Network
+from fedctta.registry import parameter_types
 
 FEW = {"dataset": "shapes", "device": "cpu", "clients": "3", "images": "10", "rounds": "2"}
 
@@ -84,4 +87,7 @@ def test_wrong_words_are_told_before_learning(values, said, monkeypatch):
 
 
 def test_every_method_that_learns_says_what():
-    assert LEARNT.keys() == METHODS.keys()
+    learnt = {name: cls.learns for name, cls in adapters.classes().items() if cls.learns}
+    assert learnt == {"atp": "rates", "fedthe": "heads"}
+    assert learnt.keys() == trainings.classes().keys()
+    assert all(parameter_types(adapters.classes()[name])[key] is str for name, key in learnt.items())  # names the file

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedctta.adapters import adapters
 from fedctta.adapters.balanced import balanced, source_buffers
 from fedctta.errors import UserError
 from fedctta.network import Network, batch_statistics, refreshed, stored, training
@@ -101,7 +102,7 @@ def test_a_model_without_norms_or_linear_says_so():
     network = Network(nn.Sequential(nn.Conv2d(3, 3, 8), nn.Flatten()))
     assert not network.has_features
     with pytest.raises(UserError, match="'bn' needs BatchNorm"):
-        network.require_norms("bn")
+        adapters.create("bn").check(network, 4)
 
 
 def scattered(module):

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from fedctta.report.columns import method_name
+from fedctta.report.titles import method_title
 from fedctta.settings import expand, load_preset, parse_words
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +40,7 @@ def test_one_command_makes_all_rows_of_the_readmes_table_on_the_same_seeds():
     (words,) = re.findall(r"^fedctta run demo (.*seed=.*?)(?:\s+#.*)?$", text, re.MULTILINE)
     runs = expand({**load_preset("demo").values, **parse_words(words.split())})
     rows = re.findall(r"^\| (?:\[|\*)?([\w-]+).*\d\d\.\d\d", text, re.MULTILINE)
-    made = {method_name({"adapter": run.adapter, "aggregator": run.aggregator}).split()[0] for run in runs}
+    made = {method_title({"adapter": run.adapter, "aggregator": run.aggregator}).split()[0] for run in runs}
     assert set(rows) == made
     seeds = {(run.stream, run.adapter, run.aggregator): set() for run in runs}
     for run in runs:

@@ -113,6 +113,30 @@ def test_a_class_must_bring_its_own_name(methods):
         methods.register(Child)
 
 
+def test_a_title_is_the_methods_own_or_its_name(methods):
+    class Titled(Plain):
+        name: ClassVar[str] = "titled"
+        title: ClassVar[str] = "A Title"
+
+    class Heir(Titled):
+        name: ClassVar[str] = "heir"
+
+    methods.register(Titled)
+    methods.register(Heir)
+    assert [methods.title(name) for name in ("titled", "heir", "elsewhere")] == ["A Title", "heir", "elsewhere"]
+
+
+def test_the_usual_methods_are_those_that_need_no_parameter(methods):
+    @dataclass(frozen=True)
+    class Demanding:
+        name: ClassVar[str] = "demanding"
+        size: int
+
+    methods.register(Sample)
+    methods.register(Demanding)
+    assert methods.usual() == {"sample": Sample(), "found": methods.create("found")}
+
+
 def test_methods_are_made_with_parameters_from_text(methods):
     methods.register(Sample)
     made = methods.create("sample", {"rate": "2", "steps": "none", "mode": "slow", "loud": "yes"})

@@ -39,3 +39,13 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     if not near:
         return UserError(f"unknown {kind} {name!r}: use one of {', '.join(names)}")
     return UserError(f"unknown {kind} {name!r}: did you mean {' or '.join(near)}? (all: {', '.join(names)})")
+
+
+def either(names: Iterable[str]) -> str:
+    """Join the names of what there is to choose from.
+
+    >>> either(["none", "bn", "tent"]), either(["bn"])
+    ('none, bn or tent', 'bn')
+    """
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedctta.adapters.bn import BatchStatistics
+from fedctta.adapters import Adapter, adapters
+from fedctta.aggregators import Aggregator, aggregators
 from fedctta.aggregators.local import Local
-from fedctta.errors import UserError
+from fedctta.errors import UserError, either
 from fedctta.liars import Liars, choose_liars
+from fedctta.network import Network
 from fedctta.privacy import Noise, noise_for
 from fedctta.robust import Robust
 from fedctta.rounds import Federation
 from fedctta.settings import Experiment
-from fedctta.traffic import signals_of
+from fedctta.traffic import on_the_wire, signals_of
 
 
 def guarded(federation: Federation, experiment: Experiment, rounds: int) -> tuple[Federation, dict[str, Any]]:
@@ -41,16 +43,40 @@ def guarded(federation: Federation, experiment: Experiment, rounds: int) -> tupl
 def choose_noise(experiment: Experiment, federation: Federation) -> Noise:
     """Return the noise asked for; refuse uploads that it would not cover."""
     adapter, aggregator, network = federation.adapter, federation.aggregator, federation.network
-    if not isinstance(adapter, BatchStatistics) or adapter.momentum != 1:
+    if not _covers(network, adapter):
+        able = [name for name, usual in adapters.usual().items() if _covers(network, usual)]
         raise UserError(
-            "noise and epsilon cover the statistics of one batch only: use adapter=bn (with bn.momentum=1) or drop them"
+            f"noise and epsilon cover the statistics of one batch only: use adapter={either(able)} (with default"
+            " parameters) or drop them"
         )
-    if signals := signals_of(network, adapter.init(network), aggregator, federation.server.shape):
+    shape = federation.server.shape
+    if signals := signals_of(network, adapter.init(network), aggregator, shape):
+        silent = [
+            name
+            for name, usual in aggregators.usual().items()
+            if _fits(network, adapter, usual) and not on_the_wire(network, adapter, usual, shape).signals
+        ]
         raise UserError(
             f"noise and epsilon do not cover the {' and '.join(signals)} that {aggregator.name} asks for: use an"
-            " aggregator without signals, say fedavg, fedctta or pfedbbn"
+            f" aggregator without signals, say {either(silent)}"
         )
     if experiment.noise is not None:
         return Noise(experiment.noise)
     assert experiment.epsilon is not None
     return Noise(noise_for(experiment.epsilon, experiment.delta))
+
+
+def _covers(network: Network, adapter: Adapter) -> bool:
+    """Whether clients upload statistics of one batch and nothing else."""
+    return adapter.measures and adapter.init(network).own.keys() <= network.statistics.keys()
+
+
+def _fits(network: Network, adapter: Adapter, aggregator: Aggregator) -> bool:
+    """Whether a real server could aggregate what this adapter's clients own."""
+    if aggregator.upper_bound or not aggregator.communicates:
+        return False
+    try:
+        aggregator.check(network, adapter.init(network).own)
+    except UserError:
+        return False
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedctta.adapters.atp import learnt_path
+from fedctta.adapters.learnt import learnt_path
 from fedctta.data.catalogue import CLEAN, load
 from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
@@ -26,16 +26,13 @@ PLAIN_KEYS = {
     "out": None,
 }
 
-LEARNT = {"atp": "rates", "fedthe": "heads"}
-"""What a method learns, which is also the adapter's parameter that names the file."""
-
 
 def learn(values: Mapping[str, Any], on_round: OnRound | None = None) -> tuple[Path, dict[str, Any]]:
     """Train the method described by `values` on a trained source model; return the path of its file and its card.
 
     Keys: method, model, dataset, weights (of the source model), device, folder (where the data are), out (the file's
-    path; by default the one that `atp.rates=auto` or `fedthe.heads=auto` finds with the same model), and the method's
-    own options (see `fedctta.learning.METHODS`).
+    path; by default the one that the adapter finds with the same model if its parameter is "auto"), and the method's
+    own options (see `fedctta.learning.trainings`).
     """
     plain = PLAIN_KEYS | {key: values[key] for key in values if key in PLAIN_KEYS}
     options = {key: values[key] for key in values if key not in PLAIN_KEYS}

@@ -279,34 +279,6 @@ class Network:
         """The source parameters (weights and biases)."""
         return dict(self._module.named_parameters())
 
-    def require_norms(self, method: str) -> None:
-        """Refuse a model without BatchNorm for a method that lives on its statistics."""
-        if not self.norms:
-            raise UserError(
-                f"adapter {method!r} needs BatchNorm layers and this model has none: use"
-                f" {'tent, sar or grad' if self.dense else _WITHOUT_BATCHNORM}"
-            )
-
-    def require_affine(self, method: str) -> None:
-        """Refuse a model without scales and shifts of normalisation layers for a method that trains them."""
-        if not self.affine:
-            raise UserError(
-                f"adapter {method!r} trains scales of normalisation layers and this model has none: use adapter grad"
-            )
-
-    def require_features(self, method: str) -> None:
-        """Refuse a model that does not end in a linear layer for a method that works on its features."""
-        if not self.has_features:
-            raise UserError(f"adapter {method!r} needs a model that ends in nn.Linear: use another adapter")
-
-    def require_per_image(self, method: str, remedy: str = "") -> None:
-        """Refuse a dense model for a method that needs one prediction an image, or views whose pixels stay in place."""
-        if self.dense:
-            raise UserError(
-                f"adapter {method!r} works on whole images and this model predicts every pixel: use"
-                f" {remedy}{' or ' if remedy else ''}adapter {_PER_PIXEL}"
-            )
-
 
 def _tensor(layer: str, kind: str) -> str:
     """Return the name of a layer's tensor; the model itself is a layer without a name."""
@@ -346,7 +318,5 @@ def _require_plain(name: str, layer: _BatchNorm) -> None:
         raise UserError(f"layer {name!r} keeps no running statistics: build it with track_running_stats=True")
 
 
-_PER_PIXEL = "none, bn, norm-alpha, norm-ema, dua, tent, sar, eata, eta, rdumb, shot, grad, bpa or atp"
-_WITHOUT_BATCHNORM = "tent, sar or roid (any normalisation layers), or grad (any model)"
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
 _KNOWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}

@@ -26,9 +26,10 @@ MayBeInfinite = Annotated[float, "may be infinite"]
 class Registry(Generic[T]):
     """All methods of one kind.
 
-    A method is a frozen dataclass with a class attribute `name`; its fields are its parameters and its docstring's
-    first line describes it. Whatever module of `package` defines one is found, and so is every entry point of the
-    group named like the package (`fedctta.adapters`), which is how another distribution adds methods.
+    A method is a frozen dataclass with a class attribute `name`; its fields are its parameters, its docstring's first
+    line describes it, and tables show its `title`. Whatever module of `package` defines one is found, and so is every
+    entry point of the group named like the package (`fedctta.adapters`), which is how another distribution adds
+    methods.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -53,6 +54,16 @@ class Registry(Generic[T]):
             for cls in self._discover():
                 self._classes.setdefault(own_name(cls), cls)
         return dict(sorted(self._classes.items()))
+
+    def usual(self) -> dict[str, T]:
+        """Return every method with its default parameters, apart from those that cannot do without a given one."""
+        known = self.classes().items()
+        return {name: cls() for name, cls in known if defaults(cls).keys() == parameter_types(cls).keys()}
+
+    def title(self, name: str) -> str:
+        """Return what tables call a method; one that is not known here, as in another's record, goes by its name."""
+        cls = self.classes().get(name)
+        return name if cls is None else own_title(cls)
 
     def _discover(self) -> Iterator[type[T]]:
         package = importlib.import_module(self.package)
@@ -86,6 +97,11 @@ def own_name(cls: type[Any]) -> str:
     if not isinstance(name, str):
         raise UserError(f'{cls.__qualname__} has no name of its own: add `name: ClassVar[str] = "..."` to the class')
     return name
+
+
+def own_title(cls: type[Any]) -> str:
+    """Return what tables call a method: its title, or its name; one that is only inherited is another method's."""
+    return str(vars(cls).get("title", own_name(cls)))
 
 
 def parameter_types(cls: type[Any]) -> dict[str, Any]:

@@ -25,6 +25,9 @@ from fedctta.robust import Robust
 from fedctta.sampling import samplers
 from fedctta.streams import schedules
 
+ALONE = "local"
+"""The aggregator of experiments in which there is nothing to share."""
+
 
 @dataclass(frozen=True)
 class Experiment(Keys):
@@ -174,8 +177,8 @@ def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
         name = plain.get(kind, DEFAULTS[kind])
         if name not in registry.classes():
             raise unknown(kind, name, registry.classes())
-    if plain.get("adapter") == "none":
-        plain["aggregator"] = "local"  # nothing is adapted, so there is nothing to aggregate
+    if not adapters.classes()[plain.get("adapter", DEFAULTS["adapter"])].adapts:
+        plain["aggregator"] = ALONE  # nothing is adapted, so there is nothing to aggregate
     present = {plain.get(kind, DEFAULTS[kind]): registry for kind, registry in _REGISTRIES.items()}
     usual = {name: defaults(registry.classes()[name]) for name, registry in present.items()}
     parameters: dict[str, dict[str, Any]] = {}

@@ -70,7 +70,7 @@ def table(network: Network, shape: tuple[int, ...]) -> str:
             families.setdefault(tuple(own), []).append(name)
     columns = {" ".join(names): adapters.create(names[0]) for names in families.values()}
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
-    full = [on_the_wire(network, adapter, aggregators.create("fedavg"), shape) for adapter in columns.values()]
+    full = [on_the_wire(network, adapter, Aggregator(), shape) for adapter in columns.values()]
     lines.append("| *kind* | " + " | ".join(" ".join(wire.kinds) for wire in full) + " |")
     for name in aggregators.classes():
         cells = [_cell(network, adapter, aggregators.create(name), shape) for adapter in columns.values()]

@@ -337,15 +337,25 @@ def _possible_lift(network: Network, x: Tensor, how: Lift) -> Lift:
     return how
 
 
+def _no_images(experiment: Experiment) -> UserError:
+    """Say which method asks for images that are not there, and what to do."""
+    if experiment.method(adapters, experiment.adapter).source_images:
+        kind, name, remedy = "adapter", experiment.adapter, adapters.classes()[experiment.adapter].without_images
+    else:
+        kind, name = "aggregator", experiment.aggregator
+        remedy = aggregators.classes()[name].without_images
+    return UserError(
+        f"dataset={experiment.dataset} has no images that all know, which {kind} {name} asks for: use"
+        f"{f' {name}.{remedy} or' if remedy else ''} another {kind}"
+    )
+
+
 def public_images(experiment: Experiment, count: int, device: torch.device) -> Tensor:
     """The first clean test images, as a probe that everybody knows."""
     if experiment.dataset == "scenes":
         return to_input(np.asarray(load_scenes("test").images[:count]), device)
     if experiment.dataset in DENSE:
-        raise UserError(
-            f"dataset={experiment.dataset} has no images that all know: use another adapter than eata (say eta), and"
-            " no probe of images (fedctta.probe=noise)"
-        )
+        raise _no_images(experiment)
     name = experiment.dataset.removesuffix("-c")
     folder = None if experiment.folder is None else Path(experiment.folder)
     images = load(name, "test", folder, progress=False).images[:count]

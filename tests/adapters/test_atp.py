@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedctta.adapters.atp import ATP, adaptable, direction, learnt_path, measured, step
+from fedctta.adapters.atp import ATP, adaptable, direction, measured, step
+from fedctta.adapters.learnt import learnt_path
 from fedctta.errors import UserError
 from fedctta.network import Network, Statistics
 

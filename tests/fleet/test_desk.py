@@ -50,6 +50,13 @@ def test_hello_with_an_aggregator_tells_what_travels_with_it(make):
     assert json.loads(reply.note["tensors"]) == {}
 
 
+def test_without_an_aggregator_all_that_a_client_owns_travels_and_no_signal(make):
+    told = {key: value for key, value in STEP.items() if key not in ("aggregator", "parameters")}
+    plain, averaged = (make().answer(Parcel("step", 7, note)) for note in (told, STEP))
+    assert plain.arrays.keys() == averaged.arrays.keys()
+    assert plain.arrays
+
+
 def test_an_upload_repeats_round_run_and_nonce_and_carries_signals(make, handover):
     reply = make().answer(Parcel("step", 7, {**STEP, "aggregator": "fedtsa"}))
     assert (reply.kind, reply.round, reply.note["nonce"], reply.note["run"]) == ("upload", 7, "n", "r")

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pytest
@@ -8,11 +12,21 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from fedctta.adapters import adapters
+from fedctta.adapters import Adapter, adapters
 from fedctta.errors import UserError
-from fedctta.fleet.equipment import equip, find_weights, first_client, images_from, parameters_for, seed_of
+from fedctta.fleet.device_cli import device
+from fedctta.fleet.equipment import (
+    equip,
+    find_weights,
+    first_client,
+    free_running_parameters,
+    images_from,
+    parameters_for,
+    seed_of,
+)
 from fedctta.models import build
 from fedctta.randomness import keys
+from fedctta.registry import defaults
 
 
 def test_a_model_of_the_zoo_comes_with_its_classes():
@@ -95,3 +109,31 @@ def test_free_running_a_download_outlives_the_next_batch_by_default():
     assert gains == {True: False, False: True}
     assert parameters_for("bn", {"momentum": "1"}, lockstep=False) == {"momentum": "1"}
     assert parameters_for("tent", {}, lockstep=False) == {}
+    assert parameters_for("elsewhere", {"rate": 1}, lockstep=False) == {"rate": 1}
+
+
+def test_an_adapter_of_ones_own_says_what_it_needs_where_nobody_waits(monkeypatch):
+    @dataclass(frozen=True)
+    class Slow(Adapter):
+        name: ClassVar[str] = "slow"
+        free_running: ClassVar[Mapping[str, Any]] = {"rate": 0.1, "steps": 2}
+        rate: float = 1.0
+        steps: int = 1
+
+    monkeypatch.setitem(adapters._classes, "slow", Slow)
+    assert parameters_for("slow", {"steps": 3}, lockstep=False) == {"rate": 0.1, "steps": 3}
+    assert parameters_for("slow", {"steps": 3}, lockstep=True) == {"steps": 3}
+    assert free_running_parameters() == "for bn: bn.momentum=0.3; for slow: slow.rate=0.1 slow.steps=2"
+
+
+@pytest.mark.parametrize("name", adapters.classes())
+def test_parameters_where_nobody_waits_are_the_adapters(name):
+    adapters.create(name, adapters.classes()[name].free_running)
+
+
+def test_the_command_says_what_the_default_adapter_has_where_nobody_waits():
+    said = get_type_hints(device, include_extras=True)["adapter"].__metadata__[0].help
+    name = signature(device).parameters["adapter"].default
+    cls = adapters.classes()[name]
+    (key, value), *_ = cls.free_running.items()
+    assert said.endswith(f"Without --lockstep {name} has {name}.{key}={value}, not {defaults(cls)[key]:g}.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from safetensors.torch import save_file
 from fedctta.adapters.atp import ATP
 from fedctta.adapters.fedthe import FedTHE
 from fedctta.errors import UserError
-from fedctta.learning import METHODS, train_method
+from fedctta.learning import Sharing, read_training, train_method, trainings
 
 LABELS = np.arange(60) % 3
 IMAGES = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
@@ -64,6 +66,26 @@ def test_refuses_what_it_does_not_know(tiny_network, name, options, message):
 
 
 def test_defaults_are_the_papers_where_they_give_them():
-    atp = METHODS["atp"]
+    atp = read_training("atp", {})
     assert (atp.rounds, atp.batch, atp.share) == (200, 20, 0.25)
     assert atp.skew == math.inf
+
+
+def test_a_method_of_ones_own_learns_too(tiny_network, monkeypatch):
+    @dataclass(frozen=True)
+    class Brightness(Sharing):
+        """How bright images of the source are."""
+
+        name: ClassVar[str] = "brightness"
+        scale: float = 1.0
+
+        def learn(self, network, shards, on_round=None):
+            return {"brightness": torch.tensor(self.scale * shards.images.mean())}, [0.0]
+
+    monkeypatch.setitem(trainings._classes, "brightness", Brightness)
+    options = {"scale": "2", "corruptions": "none", "clients": "1", "images": "60"}
+    tensors, card = train_method("brightness", tiny_network, IMAGES, LABELS, options)
+    assert tensors["brightness"].item() == pytest.approx(2 * IMAGES.mean())
+    assert (card["method"], card["training"]["scale"]) == ("brightness", 2.0)
+    with pytest.raises(UserError, match="unknown method that learns at the source 'brightnes': did you mean brightnes"):
+        read_training("brightnes", {})

@@ -53,6 +53,15 @@ def test_the_best_is_bold_and_the_upper_bound_does_not_compete(means):
     assert r"NIID \| bn" in text
 
 
+def test_an_upper_bound_by_another_label_does_not_compete_either(means, fake):
+    lines = (*means.lines[:2], replace(means.lines[2], label="Oracle + BBN (upper bound)"))
+    runs = {("Oracle + BBN (upper bound)", "IID"): (fake(rounds=3, aggregator="oracle"),)}
+    runs |= {("FedTSA", "IID"): (fake(rounds=3, aggregator="fedtsa"),)}
+    table = replace(means, lines=lines, runs=runs)
+    assert table.best(0) == {"FedTSA"}
+    assert "**80.00**" not in table.markdown()
+
+
 @pytest.mark.parametrize("metric", ["forgetting", "seconds"])
 def test_of_what_is_lost_less_is_better(means, metric):
     assert means.best(0) == {"FedTSA"}

@@ -74,6 +74,16 @@ def test_matrices_are_those_of_the_run(table):
     assert all(any(np.array_equal(picture, w) for w in kept) for picture in pictures[MOMENTS:])
 
 
+@pytest.mark.parametrize(
+    ("aggregator", "kept", "titles"), [("fedavg", 2, [1, 30]), ("fedavg", 1, [1]), ("local", 1, [])]
+)
+def test_a_matrix_is_shown_once(table, fake, aggregator, kept, titles):
+    runs = {("FedAvg", "1"): (fake(aggregator=aggregator, kept=kept),)}
+    figure = panel_figure(replace(table, figure="matrices", runs=runs))
+    shown = [title for ax in figure.axes if ax.images and (title := ax.get_title("left"))]
+    assert shown == ([f"round {k}" for k in titles] or ["every round"])
+
+
 def test_the_first_client_over_time(table):
     figure = panel_figure(replace(table, figure="client"))
     (picture, _) = (p for p in heat(figure) if p.shape == (4, 30))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedctta.records import Record
-from fedctta.report.weights import mean_weights, weights_there
+from fedctta.report.weights import mean_weights, pick_moments, weights_there
 
 Fake = Callable[..., Record]
 
@@ -37,3 +37,21 @@ def test_who_never_sends_keeps_itself_whenever_it_comes(run: Record) -> None:
     mean = mean_weights(replace(alone, bytes_up=0))
     assert mean[:2] == pytest.approx(np.eye(3)[:2])
     assert np.isnan(mean[2]).all()
+
+
+@pytest.mark.parametrize(
+    ("kept", "count", "rounds"),
+    [(101, 3, [11, 51, 91]), (101, 5, [11, 31, 51, 71, 91]), (3, 5, [1, 51, 101]), (1, 3, [1])],
+)
+def test_moments_are_spread_over_the_run_and_none_is_picked_twice(fake: Fake, kept, count, rounds) -> None:
+    run = fake(rounds=101, kept=kept)
+    moments = pick_moments(run, count)
+    assert [title for title, _ in moments] == [f"round {k}" for k in rounds]
+    at = [int(np.flatnonzero(run.collaboration_rounds == k - 1)[0]) for k in rounds]
+    assert all(np.array_equal(w, run.collaboration[k]) for k, (_, w) in zip(at, moments, strict=True))
+
+
+def test_without_uploads_there_is_one_moment(fake: Fake) -> None:
+    ((title, w),) = pick_moments(fake(aggregator="local", kept=4), 3)
+    assert title == "every round"
+    assert np.array_equal(w, np.eye(4))

@@ -6,20 +6,35 @@ frozen dataclass: its fields are its parameters, reachable from the command line
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedctta.adapters.needs import Need, meets, refusal
 from fedctta.clients import Client
+from fedctta.errors import UserError
 from fedctta.network import Network, Tensors
 from fedctta.registry import Registry
 
 
 class Adapter:
-    """A client method: how a client starts, adapts to a batch, and predicts."""
+    """A client method: how a client starts, adapts to a batch, and predicts.
+
+    What others must know of it stands in class attributes. `title` and `colour` are not inherited.
+    """
 
     name: ClassVar[str]
+    title: ClassVar[str]  # in tables; without one, the name
+    without_images: ClassVar[str] = ""  # a parameter=value with which it asks for no images of the source
+    colour: ClassVar[str] = ""  # in figures, as #rrggbb; without one, the next that is free
+    adapts: ClassVar[bool] = True  # False: predicts with the source model, so that there is nothing to share
+    needs: ClassVar[tuple[Need, ...]] = ()  # of a model, with default parameters
+    single_images: ClassVar[bool] = True  # False: where BatchNorm is, one image is too few, with default parameters
+    learns: ClassVar[str] = ""  # what `fedctta pretrain` learns beforehand, and the parameter that names its file
+    free_running: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # defaults on a device that does not wait
 
     def init(self, network: Network) -> Client:
         """Return a client before its first batch, made from the source model."""
@@ -79,7 +94,24 @@ class Adapter:
         return ()
 
     def check(self, network: Network, batch: int) -> None:
-        """Raise a UserError if this model or batch size cannot be adapted."""
+        """Raise a UserError if this model or batch size cannot be adapted; by default, if the model lacks a need."""
+        for need in self.needs:
+            self.require(network, need)
+
+    def require(self, network: Network, need: Need, *remedies: str) -> None:
+        """Refuse a model without what is needed; say which adapters can work on it, after `remedies` of one's own."""
+        if not meets(network, [need]):
+            raise UserError(refusal(self.name, need, remedies, usable(network)))
 
 
 adapters: Registry[Adapter] = Registry("adapter", __name__)
+
+
+def usable(network: Network, single: bool = False) -> list[str]:
+    """Return the adapters that work on a model (on `single` images) by default, those that adapt nothing first."""
+    able = {
+        name: cls
+        for name, cls in adapters.classes().items()
+        if meets(network, cls.needs) and (cls.single_images or not single)
+    }
+    return sorted(able, key=lambda name: able[name].adapts)

@@ -14,25 +14,20 @@ for `rates=auto` holds a hash of the model they were learnt for; a number stands
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.learnt import read_learnt
 from fedctta.adapters.losses import entropy
 from fedctta.adapters.tensors import named, only, under
 from fedctta.clients import Client
-from fedctta.data.cache import cache_dir
 from fedctta.errors import UserError
-from fedctta.models.zoo import PACKAGED
 from fedctta.network import Network, Statistics, Tensors, batch_statistics
 
 
@@ -41,6 +36,7 @@ class ATP(Adapter):
     """Take one step from the source, every weight and statistic at its own learnt rate."""
 
     name: ClassVar[str] = "atp"
+    learns: ClassVar[str] = "rates"
     rates: str = "auto"  # a path, or one number for all tensors
     mode: Literal["batch", "online"] = "batch"
     start: Literal["source", "received"] = "source"
@@ -93,7 +89,7 @@ class ATP(Adapter):
         """The rates' file, if they come from one."""
         if as_number(self.rates) is not None:
             return ()
-        return (read_learnt(self.name, "rates", self.rates, network)[0],)
+        return (read_learnt(self.name, self.learns, self.rates, network)[0],)
 
     def check(self, network: Network, batch: int) -> None:
         """There must be rates, and they must be this model's."""
@@ -105,7 +101,7 @@ class ATP(Adapter):
         number = as_number(self.rates)
         if number is not None:
             return torch.full((len(names),), number, device=network.device)
-        path, rates = read_learnt(self.name, "rates", self.rates, network)
+        path, rates = read_learnt(self.name, self.learns, self.rates, network)
         odd = next(iter(rates.keys() ^ names), None)
         if odd is not None:
             raise UserError(f"{path} holds rates for another model ({odd}): choose the file of this one")
@@ -149,45 +145,3 @@ def as_number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def learnt_path(method: str, network: Network) -> Path:
-    """Return where `fedctta pretrain` keeps what a method learnt for this very model."""
-    return cache_dir() / "weights" / _file_name(method, network)
-
-
-def read_learnt(method: str, what: str, place: str, network: Network) -> tuple[Path, Tensors]:
-    """Read what a method learnt at the source, from a path or, for "auto", the user's cache and then the package."""
-    path = Path(place)
-    if place == "auto":
-        path, packaged = learnt_path(method, network), PACKAGED / _file_name(method, network)
-        path = packaged if packaged.is_file() and not path.is_file() else path
-    if not path.is_file():
-        where = "" if place == "auto" else f" at {path}"
-        raise UserError(
-            f"no {what} of {method} for this model{where}: run `fedctta pretrain method={method} model=... "
-            f"dataset=...`, or give {method}.{what} another value"
-        )
-    stat = path.stat()
-    return path, _read(path, (stat.st_mtime_ns, stat.st_size, stat.st_ino), network.device)
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path, _: tuple[int, ...], device: torch.device) -> Tensors:
-    try:
-        tensors: Tensors = load_file(path, str(device))
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file: make it with `fedctta pretrain`") from error
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise UserError(f"{path} holds values that are not finite in {name}: make it again")
-    return tensors
-
-
-@lru_cache(maxsize=2)
-def _file_name(method: str, network: Network) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in network.state.items():
-        digest.update(f"{name} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return f"{method}-{digest.hexdigest()[:12]}.safetensors"

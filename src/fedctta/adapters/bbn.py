@@ -31,6 +31,7 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.augmentation import augment
 from fedctta.adapters.balanced import balanced, source_buffers
 from fedctta.adapters.losses import entropy
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam, adam_memory
 from fedctta.adapters.tensors import choose, masked_mean, named, only, under
 from fedctta.clients import Client
@@ -47,6 +48,7 @@ class BalancedNorm(Adapter):
     """Balance BatchNorm statistics over classes and distil confident predictions (the client of pFedBBN)."""
 
     name: ClassVar[str] = "bbn"
+    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
     lr: float = 1e-3
     eta: float | None = None
     gamma: float | None = None
@@ -111,13 +113,6 @@ class BalancedNorm(Adapter):
         clean = student if self.augment_teacher else teacher
         memory = {**memory, **of_source, **of_teacher, **of_student, "key": advance(private["key"])}
         return Client({**weights, **clean.statistics}, {**private, **memory})
-
-    def check(self, network: Network, batch: int) -> None:
-        """There must be BatchNorm to balance, and classes to count; a single image will do."""
-        network.require_per_image(self.name)
-        network.require_norms(self.name)
-        network.require_affine(self.name)
-        network.require_features(self.name)
 
     def _constant(self, name: str, network: Network) -> float:
         value: float | None = getattr(self, name)

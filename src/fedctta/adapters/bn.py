@@ -11,12 +11,15 @@ stay those of the source. a = 1 keeps nothing of earlier batches: that is what b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.needs import Need
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, refreshed
@@ -27,6 +30,11 @@ class BatchStatistics(Adapter):
     """Refresh BatchNorm statistics from the batch (no gradient); momentum 1 uses the batch alone."""
 
     name: ClassVar[str] = "bn"
+    needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)
+    single_images: ClassVar[bool] = False
+    # With momentum a, a download weighs 1 - a in the prediction of the batch that follows it, (1 - a)^2 in that of the
+    # next one, and so on. At a = 1, the papers' value for a server that answers every batch, it would weigh nothing.
+    free_running: ClassVar[Mapping[str, Any]] = MappingProxyType({"momentum": 0.3})
     momentum: float = 1.0
 
     def __post_init__(self) -> None:
@@ -56,6 +64,6 @@ class BatchStatistics(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """Batch statistics need BatchNorm layers and, without momentum, more than one image."""
-        network.require_norms(self.name)
+        super().check(network, batch)
         if batch < 2 and self.momentum == 1:
             raise UserError("batch=1 gives no batch statistics: use batch=2 or more, or bn.momentum below 1 (say 0.1)")

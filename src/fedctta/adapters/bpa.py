@@ -36,6 +36,7 @@ from torch import Tensor
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.grad import mean_entropy, pseudo_label_loss
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam, adam_memory, descend
 from fedctta.adapters.roid import soft_likelihood_ratio
 from fedctta.adapters.shot import information_loss
@@ -51,6 +52,8 @@ class BPA(Adapter):
     """Minimise entropy with the server's model as a prior, held the tighter the less (or more) sure it is."""
 
     name: ClassVar[str] = "bpa"
+    needs: ClassVar[tuple[Need, ...]] = ("affine",)
+    single_images: ClassVar[bool] = False
     lr: float = 1e-3
     steps: int = 1
     sigma: float = 0.03
@@ -133,7 +136,7 @@ class BPA(Adapter):
     def check(self, network: Network, batch: int) -> None:
         """There must be something to train, and BatchNorm needs more than one image."""
         if self.trains == "norm":
-            network.require_affine(self.name)
+            super().check(network, batch)
         require_batch(self.name, network, batch)
 
 

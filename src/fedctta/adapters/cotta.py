@@ -25,6 +25,7 @@ from torch import Tensor
 from fedctta.adapters import Adapter
 from fedctta.adapters.augmentation import augment, view_keys
 from fedctta.adapters.losses import cross_entropy
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam, adam_memory
 from fedctta.adapters.tensors import named, towards, under
 from fedctta.adapters.tent import require_batch
@@ -41,6 +42,8 @@ class CoTTA(Adapter):
     """Learn all weights from a slow teacher's augmented predictions; restore some of them to the source."""
 
     name: ClassVar[str] = "cotta"
+    needs: ClassVar[tuple[Need, ...]] = ("images",)
+    single_images: ClassVar[bool] = False
     lr: float = 1e-3
     confidence: float = 0.92  # of the source model, below which views are averaged
     views: int = 32
@@ -86,7 +89,7 @@ class CoTTA(Adapter):
     def check(self, network: Network, batch: int) -> None:
         """BatchNorm needs more than one image, and views move pixels."""
         if self.confidence:
-            network.require_per_image(self.name, "cotta.confidence=0 (no views)")
+            self.require(network, "images", "cotta.confidence=0 (no views)")
         require_batch(self.name, network, batch)
 
     def _target(self, network: Network, client: Client, x: Tensor) -> Tensor:

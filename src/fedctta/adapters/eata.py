@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters.losses import cosine, entropy
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam
 from fedctta.adapters.tensors import choose, masked_mean, named, only, under
 from fedctta.adapters.tent import AffineAdapter
@@ -38,6 +39,8 @@ class EATA(AffineAdapter):
     """Minimise the entropy of reliable, non-redundant images; keep important weights near the source."""
 
     name: ClassVar[str] = "eata"
+    without_images: ClassVar[str] = "fisher=0"
+    needs: ClassVar[tuple[Need, ...]] = ("affine", "features")
     lr: float = 1e-3
     threshold: float = 0.4  # of ln K
     margin: float = 0.4
@@ -99,11 +102,6 @@ class EATA(AffineAdapter):
         any_passed = passed.sum() > 0
         kept = {**client.private, **choose(any_passed, memory, client.private)}
         return Client(choose(any_passed, own, client.own), kept)
-
-    def check(self, network: Network, batch: int) -> None:
-        """As Tent; the number of classes is read off the last linear layer."""
-        super().check(network, batch)
-        network.require_features(self.name)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.adapters import Adapter
+from fedctta.adapters import Adapter, usable
 from fedctta.adapters.augmentation import augment
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import descend
 from fedctta.adapters.tensors import only
 from fedctta.clients import Client
-from fedctta.errors import UserError
+from fedctta.errors import UserError, either
 from fedctta.network import Network, Tensors, training
 from fedctta.randomness import advance, fork
 
@@ -35,6 +36,8 @@ class FedICON(Adapter):
     """Contrast two views of every image to move the extractor (an approximation of FedICON, not a reproduction)."""
 
     name: ClassVar[str] = "fedicon"
+    needs: ClassVar[tuple[Need, ...]] = ("images", "features")
+    single_images: ClassVar[bool] = False
     lr: float = 1e-3
     steps: int = 3
     tau: float = 0.5
@@ -65,10 +68,12 @@ class FedICON(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be features, and other images to tell an image from."""
-        network.require_per_image(self.name)
-        network.require_features(self.name)
+        super().check(network, batch)
         if batch < 2:
-            raise UserError("batch=1 gives adapter 'fedicon' no image to contrast with: use batch=2 or more, or memo")
+            raise UserError(
+                "batch=1 gives adapter 'fedicon' no image to contrast with: use batch=2 or more, or adapter"
+                f" {either(usable(network, single=True))}"
+            )
 
     def _stepped(self, network: Network, own: Tensors, seen: Tensor) -> Tensors:
         weights = only(extractor(network), own)

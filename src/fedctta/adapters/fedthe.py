@@ -31,10 +31,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.atp import read_learnt
 from fedctta.adapters.augmentation import views
+from fedctta.adapters.learnt import read_learnt
 from fedctta.adapters.losses import cosine, entropy
 from fedctta.adapters.memo import IMAGES_AT_ONCE, marginal_entropy
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam, adam_memory, descend
 from fedctta.adapters.tensors import choose, named, under
 from fedctta.clients import Client
@@ -50,6 +51,8 @@ class FedTHE(Adapter):
     """Mix a global and a personal head by weights found for every image, then step on its views (plus=0: only mix)."""
 
     name: ClassVar[str] = "fedthe"
+    learns: ClassVar[str] = "heads"
+    needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     heads: str = "none"  # auto, or a path: trained heads
     steps: int = 20
     lr: float = 0.1
@@ -167,18 +170,17 @@ class FedTHE(Adapter):
 
     def reads(self, network: Network) -> tuple[Path, ...]:
         """The heads' file, if they come from one."""
-        return (read_learnt(self.name, "heads", self.heads, network)[0],) if self._trained else ()
+        return (read_learnt(self.name, self.learns, self.heads, network)[0],) if self._trained else ()
 
     def check(self, network: Network, batch: int) -> None:
         """There must be a classifier, and trained heads must be this model's."""
-        network.require_per_image(self.name)
-        network.require_features(self.name)
+        super().check(network, batch)
         if self._trained:
             self._table(network)
 
     def _table(self, network: Network) -> Tensors:
         """Return the trained heads: global.* and, one row a source client, personal.*."""
-        path, tensors = read_learnt(self.name, "heads", self.heads, network)
+        path, tensors = read_learnt(self.name, self.learns, self.heads, network)
         head = classifier(network)
         head["feature"] = head["weight"][0]
         clients = len(tensors.get("personal.weight", ()))

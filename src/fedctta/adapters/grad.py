@@ -38,6 +38,7 @@ class EntropyGradient(Adapter):
     """Minimise entropy by one step on all parameters (variant=code: pseudo-labels and Adam, as published)."""
 
     name: ClassVar[str] = "grad"
+    single_images: ClassVar[bool] = False
     lr: float = 1e-5
     momentum: float = 0.1
     variant: Literal["paper", "code"] = "paper"

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.needs import Need
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network
@@ -28,6 +29,7 @@ class LAME(Adapter):
     """Smooth the source model's predictions over neighbours within the batch."""
 
     name: ClassVar[str] = "lame"
+    needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     neighbours: int = 5
     iterations: int = 100
 
@@ -57,11 +59,6 @@ class LAME(Adapter):
         for _ in range(self.iterations):  # a fixed number, which vmap can batch: it converges in far fewer
             y = torch.softmax(log_p + kernel @ y, dim=-1)
         return y.clamp_min(torch.finfo(y.dtype).tiny).log()
-
-    def check(self, network: Network, batch: int) -> None:
-        """Neighbours are told by features."""
-        network.require_per_image(self.name)
-        network.require_features(self.name)
 
 
 def affinity(z: Tensor, neighbours: int) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import descend
 from fedctta.clients import Client
 from fedctta.errors import UserError
@@ -39,6 +40,7 @@ class MEMO(Adapter):
     """Step on the entropy of the mean prediction over views of one image, predict it, forget."""
 
     name: ClassVar[str] = "memo"
+    needs: ClassVar[tuple[Need, ...]] = ("images",)
     lr: float = 0.005
     views: int = 32
     alpha: float = 0.1
@@ -83,10 +85,6 @@ class MEMO(Adapter):
     def predicts_alike(self, communicates: bool) -> bool:
         """Every image starts from the source."""
         return True
-
-    def check(self, network: Network, batch: int) -> None:
-        """Views are of whole images."""
-        network.require_per_image(self.name)
 
 
 def mixed_statistics(alpha: float) -> NormRule:

@@ -17,6 +17,9 @@ class NoAdaptation(Adapter):
     """Predict with the source model; nothing is adapted and nothing travels."""
 
     name: ClassVar[str] = "none"
+    title: ClassVar[str] = "No-Adapt"
+    colour: ClassVar[str] = "#8a8f98"
+    adapts: ClassVar[bool] = False
 
     def init(self, network: Network) -> Client:
         """Own nothing."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.needs import Need
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network, Output, refreshed, training
@@ -26,13 +27,11 @@ from fedctta.network import Network, Output, refreshed, training
 class StatisticsAdapter(Adapter):
     """What adapters share that own the statistics of BatchNorm layers."""
 
+    needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)
+
     def init(self, network: Network) -> Client:
         """Own the statistics of every BatchNorm layer."""
         return Client(own=network.statistics)
-
-    def check(self, network: Network, batch: int) -> None:
-        """There must be BatchNorm layers; a single image will do."""
-        network.require_norms(self.name)
 
 
 @dataclass(frozen=True)

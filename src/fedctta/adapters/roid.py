@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedctta.adapters.augmentation import augment
 from fedctta.adapters.losses import cosine, entropy, symmetric_cross_entropy
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam
 from fedctta.adapters.tensors import towards
 from fedctta.adapters.tent import AffineAdapter
@@ -37,6 +38,7 @@ class ROID(AffineAdapter):
     """Weigh images by certainty and diversity, keep views consistent and weights near the source, correct the prior."""
 
     name: ClassVar[str] = "roid"
+    needs: ClassVar[tuple[Need, ...]] = ("images", "affine", "features")
     lr: float = 1e-3
     temperature: float = 1 / 3
     momentum: float = 0.99  # the rest is the source's share
@@ -79,12 +81,6 @@ class ROID(AffineAdapter):
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return the logits[B, K], BatchNorm with the statistics of x, corrected by the prior."""
         return corrected(super().predict(network, client, x))
-
-    def check(self, network: Network, batch: int) -> None:
-        """As Tent; the number of classes is read off the last linear layer, and views move pixels."""
-        network.require_per_image(self.name)
-        super().check(network, batch)
-        network.require_features(self.name)
 
 
 def worth(logits: Tensor, mean: Tensor, temperature: float) -> Tensor:

@@ -26,6 +26,7 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.augmentation import augment
 from fedctta.adapters.losses import cross_entropy, entropy
 from fedctta.adapters.memory import EMPTY, Memory, empty, offered
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam, adam_memory
 from fedctta.adapters.tensors import choose, masked_mean, named, only, towards, under
 from fedctta.clients import Client
@@ -39,6 +40,7 @@ class RoTTA(Adapter):
     """Learn from a class-balanced memory with robust statistics; a slow teacher predicts."""
 
     name: ClassVar[str] = "rotta"
+    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
     lr: float = 1e-3
     alpha: float = 0.05
     nu: float = 0.001
@@ -103,13 +105,6 @@ class RoTTA(Adapter):
         affine, moments = adam(affine, gradient, client.private, self.lr)
         follows = towards(only(affine, client.own), affine, self.nu)
         return Client({**follows, **teacher.statistics}, {**named("student", {**affine, **statistics}), **moments})
-
-    def check(self, network: Network, batch: int) -> None:
-        """There must be BatchNorm to make robust, and classes to balance; a single image will do."""
-        network.require_per_image(self.name)
-        network.require_norms(self.name)
-        network.require_affine(self.name)
-        network.require_features(self.name)
 
 
 def robust(momentum: float, weights: Tensor) -> NormRule:

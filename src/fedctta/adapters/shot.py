@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.losses import entropy
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam, adam_memory
 from fedctta.adapters.tensors import only
 from fedctta.adapters.tent import require_batch
@@ -29,6 +30,8 @@ class SHOT(Adapter):
     """Maximise information: certain predictions, spread over classes; the classifier stays."""
 
     name: ClassVar[str] = "shot"
+    needs: ClassVar[tuple[Need, ...]] = ("features",)
+    single_images: ClassVar[bool] = False
     lr: float = 1e-5
     momentum: float = 0.1
 
@@ -57,7 +60,7 @@ class SHOT(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be a classifier to keep, and BatchNorm needs more than one image."""
-        network.require_features(self.name)
+        super().check(network, batch)
         require_batch(self.name, network, batch)
 
     def _trained(self, network: Network) -> list[str]:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.losses import entropy
+from fedctta.adapters.needs import Need
 from fedctta.clients import Client
 from fedctta.errors import UserError
 from fedctta.network import Network
@@ -29,6 +30,7 @@ class T3A(Adapter):
     """Replace the classifier by centroids of the most certain features of each class."""
 
     name: ClassVar[str] = "t3a"
+    needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     supports: int = 20
 
     def __post_init__(self) -> None:
@@ -57,11 +59,6 @@ class T3A(Adapter):
         everybody = torch.cat([client.private["supports"], z.expand(len(theirs), *z.shape)], 1)
         supports = everybody.gather(1, places[..., None].expand(-1, -1, z.shape[-1]))
         return Client(self._classifier(network, supports, certain), {"supports": supports, "entropy": certain})
-
-    def check(self, network: Network, batch: int) -> None:
-        """There must be a classifier to replace."""
-        network.require_per_image(self.name)
-        network.require_features(self.name)
 
     def _logits(self, network: Network, z: Tensor) -> Tensor:
         bias = network.state.get(f"{network.classifier}.bias")

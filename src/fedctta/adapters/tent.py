@@ -14,17 +14,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedctta.adapters import Adapter
+from fedctta.adapters import Adapter, usable
 from fedctta.adapters.losses import entropy
+from fedctta.adapters.needs import Need
 from fedctta.adapters.optimisers import adam, adam_memory
 from fedctta.adapters.tensors import only
 from fedctta.clients import Client
-from fedctta.errors import UserError
+from fedctta.errors import UserError, either
 from fedctta.network import Network, Tensors, refreshed
 
 
 class AffineAdapter(Adapter):
     """What adapters share that own the scales and shifts of normalisation layers and use batch statistics."""
+
+    needs: ClassVar[tuple[Need, ...]] = ("affine",)
+    single_images: ClassVar[bool] = False
 
     def init(self, network: Network) -> Client:
         """Own scales and shifts; the optimiser's memory stays private."""
@@ -37,14 +41,17 @@ class AffineAdapter(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be something to train, and BatchNorm needs more than one image."""
-        network.require_affine(self.name)
+        super().check(network, batch)
         require_batch(self.name, network, batch)
 
 
 def require_batch(method: str, network: Network, batch: int) -> None:
     """Refuse single images where BatchNorm lives on the batch."""
     if network.norms and batch < 2:
-        raise UserError(f"batch=1 gives adapter {method!r} no batch statistics: use batch=2 or more, or norm-alpha")
+        raise UserError(
+            f"batch=1 gives adapter {method!r} no batch statistics: use batch=2 or more, or adapter"
+            f" {either(usable(network, single=True))}"
+        )
 
 
 @dataclass(frozen=True)

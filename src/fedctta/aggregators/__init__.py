@@ -57,9 +57,16 @@ class Server:
 
 
 class Aggregator:
-    """A server method: which signals it asks for, and how uploads become a collaboration matrix."""
+    """A server method: which signals it asks for, and how uploads become a collaboration matrix.
+
+    What others must know of it stands in class attributes. `title`, `colour` and `baseline` are not inherited.
+    """
 
     name: ClassVar[str]
+    title: ClassVar[str]  # in tables; without one, the name
+    without_images: ClassVar[str] = ""  # a parameter=value with which it asks for no images of the source
+    colour: ClassVar[str] = ""  # in figures, as #rrggbb; without one, the next that is free
+    baseline: ClassVar[bool] = False  # True: stands above the methods in tables
     communicates: ClassVar[bool] = True  # False: nothing is sent, W is the identity
     upper_bound: ClassVar[bool] = False  # True: is told the true domains; a yardstick, not a method
 

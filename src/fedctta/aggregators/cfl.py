@@ -45,6 +45,7 @@ class CFL(Aggregator):
     """Average within clusters, which split when their members' updates disagree (variant=code: anew every round)."""
 
     name: ClassVar[str] = "cfl"
+    title: ClassVar[str] = "CFL"
     eps1: float = 0.4
     eps2: float = 1.6
     variant: Literal["paper", "code"] = "paper"

@@ -45,6 +45,7 @@ class FedAMP(Aggregator):
     """Weight peers by how near their models are (variant=code: fixed weight on oneself, softmax over the others)."""
 
     name: ClassVar[str] = "fedamp"
+    title: ClassVar[str] = "FedAMP"
     alpha: float = 1.0
     sigma: float = 1.0
     variant: Literal["paper", "code"] = "paper"

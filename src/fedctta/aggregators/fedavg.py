@@ -17,6 +17,9 @@ class FedAvg(Aggregator):
     """Average all models equally."""
 
     name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "FedAvg"
+    colour: ClassVar[str] = "#e69f00"
+    baseline: ClassVar[bool] = True
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
         """W = 11' / N."""

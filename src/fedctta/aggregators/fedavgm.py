@@ -37,6 +37,7 @@ class FedAvgM(ServerModel):
     """Average all models equally; the server moves there with momentum (variant=code: a damped one, as published)."""
 
     name: ClassVar[str] = "fedavgm"
+    title: ClassVar[str] = "FedAvgM"
     momentum: float = 0.9
     variant: Literal["paper", "code"] = "paper"
     restart: int = 0

@@ -19,6 +19,7 @@ class FedBN(FedAvg):
     """Average all models equally, but for BatchNorm tensors, which stay at home."""
 
     name: ClassVar[str] = "fedbn"
+    title: ClassVar[str] = "FedBN"
 
     def check(self, network: Network, own: Tensors) -> None:
         """There must be something left to send."""

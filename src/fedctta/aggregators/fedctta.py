@@ -62,6 +62,9 @@ class FedCTTA(Aggregator):
     """Weight peers by how alike their models answer shared noise (softmax of negative distance)."""
 
     name: ClassVar[str] = "fedctta"
+    title: ClassVar[str] = "FedCTTA"
+    without_images: ClassVar[str] = "probe=noise"
+    colour: ClassVar[str] = "#d55e00"
     variant: Literal["paper", "code"] = "paper"
     compare: Literal["logits", "probabilities", "features"] = "logits"
     metric: Literal["euclid", "kl", "ce", "cosine"] = "euclid"

@@ -78,6 +78,7 @@ class FedTSA(Aggregator):
     """Weight peers by an attention over time and clients that the server trains in every round."""
 
     name: ClassVar[str] = "fedtsa"
+    title: ClassVar[str] = "FedTSA"
     variant: Literal["paper", "code", "port"] = "paper"
     ablation: Literal["none", "s-sim", "ts-sim", "no-time", "no-aug"] = "none"
     window: int | None = None  # None: the variant's

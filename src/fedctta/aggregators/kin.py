@@ -71,6 +71,7 @@ class Kin(Aggregator):
     """Find out who shares a domain from how batches look, and remember every domain's statistics."""
 
     name: ClassVar[str] = "kin"
+    title: ClassVar[str] = "Kin"
     domains: int = 32
     hazard: float = 0.1
     tolerance: float = 0.01

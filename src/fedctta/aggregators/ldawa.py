@@ -39,6 +39,7 @@ class LDAWA(Aggregator):
     """Weight every tensor of a model by its cosine to the global one (variant=code: without renormalising)."""
 
     name: ClassVar[str] = "ldawa"
+    title: ClassVar[str] = "L-DAWA"
     variant: Literal["paper", "code"] = "paper"
     restart: int = 0
 

@@ -17,6 +17,9 @@ class Local(Aggregator):
     """Every client keeps its own model; nothing is sent."""
 
     name: ClassVar[str] = "local"
+    title: ClassVar[str] = "Local"
+    colour: ClassVar[str] = "#56b4e9"
+    baseline: ClassVar[bool] = True
     communicates: ClassVar[bool] = False
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:

@@ -21,6 +21,8 @@ class Oracle(Aggregator):
     """Average exactly the clients that share a domain (upper bound; is told the domains)."""
 
     name: ClassVar[str] = "oracle"
+    title: ClassVar[str] = "Oracle (upper bound)"
+    colour: ClassVar[str] = "#8a8f98"
     upper_bound: ClassVar[bool] = True
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:

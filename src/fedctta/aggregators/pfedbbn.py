@@ -28,6 +28,7 @@ class PFedBBN(Aggregator):
     """Weight peers by how near their BatchNorm statistics are (softmax of negative distance)."""
 
     name: ClassVar[str] = "pfedbbn"
+    title: ClassVar[str] = "pFedBBN"
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -38,8 +39,8 @@ class PFedBBN(Aggregator):
         """There must be statistics to compare."""
         if not own.keys() & network.statistics.keys():
             raise UserError(
-                "aggregator 'pfedbbn' compares BatchNorm statistics and this adapter's clients own none: use adapter"
-                " bbn, bn, norm-ema, rotta or grad, with a model that has BatchNorm"
+                "aggregator 'pfedbbn' compares BatchNorm statistics and this adapter's clients own none: use"
+                " adapter=bbn or another that adapts them, with a model that has BatchNorm"
             )
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:

@@ -43,6 +43,7 @@ class PFedGraph(Aggregator):
     """Choose collaborators by the cosine of their updates, near uniform weights (a projection onto the simplex)."""
 
     name: ClassVar[str] = "pfedgraph"
+    title: ClassVar[str] = "pFedGraph"
     lam: float = 0.8
     snap: bool = True
     variant: Literal["paper", "code"] = "paper"

@@ -61,6 +61,7 @@ class UGSA(ServerModel):
     """Keep one model and let uploads move it, the less the more unsure they are of their own batch."""
 
     name: ClassVar[str] = "ugsa"
+    title: ClassVar[str] = "UGSA"
     uncertainty: Measure = "entropy"
     beta: float = 0.2
     gamma: float = 0.5

@@ -17,7 +17,8 @@ def pretrain(
 
     Example: fedctta pretrain model=resnet8 dataset=cifar10 epochs=60 seed=0
     """
-    from fedctta.method_training import LEARNT, learn
+    from fedctta.adapters import adapters
+    from fedctta.method_training import learn
     from fedctta.models.zoo import variant
     from fedctta.pretraining import pretrain as pretrain_model
     from fedctta.settings import parse_single
@@ -34,9 +35,10 @@ def pretrain(
         path, card = (learn if "method" in values else pretrain_model)(values, show)
     if "method" in values:
         name, losses = card["method"], card["losses"]
-        place = f"{name}.{LEARNT[name]}={path if 'out' in values else 'auto'}"
+        learnt = adapters.classes()[name].learns
+        place = f"{name}.{learnt}={path if 'out' in values else 'auto'}"
         out.print(f"{name} for {card['model']}: loss {losses[0]:.4f} in the first round, {losses[-1]:.4f} in the last")
-        out.print(f"{LEARNT[name]}: {path} (use them with adapter={name} {place})", soft_wrap=True)
+        out.print(f"{learnt}: {path} (use them with adapter={name} {place})", soft_wrap=True)
         return
     corrupted = card["accuracy_corrupted"]
     if "miou" in card:

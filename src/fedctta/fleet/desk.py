@@ -156,7 +156,9 @@ def _tensor(name: str, array: NDArray[Any]) -> torch.Tensor:
 
 
 def _aggregator(note: Note) -> Aggregator:
-    return _made(str(note.get("aggregator", "fedavg")), str(note.get("parameters", "{}")))
+    if "aggregator" not in note:
+        return Aggregator()  # which asks for no signals, and for all that a client owns
+    return _made(str(note["aggregator"]), str(note.get("parameters", "{}")))
 
 
 @lru_cache(maxsize=4)

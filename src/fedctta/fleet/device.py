@@ -6,7 +6,7 @@ Every batch is adapted to, predicted and written down, and only then does the ne
 
 In lock-step, the download that answers a batch is waited for between adapting to it and predicting it, as in a
 simulation. Alone, or free-running, nothing is ever waited for but images; the download is what the next batch is
-adapted from, so that it counts for as long as the adapter remembers (see `equipment.FREE_RUNNING`).
+adapted from, so that it counts for as long as the adapter remembers (see `Adapter.free_running`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedctta.clients import Client
 from fedctta.errors import UserError
-from fedctta.fleet.equipment import Equipment
+from fedctta.fleet.equipment import Equipment, free_running_parameters
 from fedctta.fleet.handover import Download, Handover, Moment
 from fedctta.fleet.keep import Keep, Place
 from fedctta.fleet.predictions import Predictions, Row
@@ -156,8 +156,9 @@ class Device:
         if all(torch.equal(tensor, alone.own[name]) for name, tensor in self.client.own.items()):
             log.warning(
                 "adapter %s begins anew with every batch, so that a free-running device gains nothing from its server:"
-                " use --lockstep, or parameters that remember (for bn: bn.momentum=0.3)",
+                " use --lockstep, or parameters that remember (%s)",
                 self.adapter.name,
+                free_running_parameters(),
             )
 
     def _rows(self, batch: Batch, logits: Tensor, number: int) -> list[Row]:

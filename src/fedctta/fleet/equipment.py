@@ -26,21 +26,30 @@ from fedctta.randomness import keys
 TRAINED_ON = ("cifar10", "cifar100", "shapes")
 """Data sets whose weights `--weights auto` looks for."""
 
-FREE_RUNNING: Mapping[str, Mapping[str, Any]] = {"bn": {"momentum": 0.3}}
-"""Defaults of devices that are not in lock-step: what the server sends must outlive the next batch.
-
-With momentum a, a download weighs 1 - a in the prediction of the batch that follows it, (1 - a)^2 in that of the next
-one, and so on. At a = 1, the papers' value for a server that answers every batch, it would weigh nothing.
-"""
-
 
 def parameters_for(adapter: str, given: Mapping[str, Any], lockstep: bool) -> dict[str, Any]:
-    """Return an adapter's parameters on a device: those given, and the defaults of a free-running device.
+    """Return an adapter's parameters on a device: those given, and its defaults on a device that is not in lock-step.
+
+    There, what the server sends must outlive the next batch.
 
     >>> parameters_for("bn", {}, lockstep=False)
     {'momentum': 0.3}
     """
-    return {**({} if lockstep else FREE_RUNNING.get(adapter, {})), **given}
+    known = adapters.classes().get(adapter, Adapter)
+    return {**({} if lockstep else known.free_running), **given}
+
+
+def free_running_parameters() -> str:
+    """Say which adapters have parameters for devices that are not in lock-step.
+
+    >>> free_running_parameters()
+    'for bn: bn.momentum=0.3'
+    """
+    known = {name: cls.free_running for name, cls in adapters.classes().items() if cls.free_running}
+    return "; ".join(
+        f"for {name}: {' '.join(f'{name}.{key}={value}' for key, value in values.items())}"
+        for name, values in known.items()
+    )
 
 
 @dataclass(frozen=True)

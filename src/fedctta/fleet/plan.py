@@ -136,7 +136,10 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     aggregator = experiment.method(aggregators, experiment.aggregator)
     adapter.check(network, experiment.batch)
     if aggregator.upper_bound or not aggregator.communicates:
-        raise UserError(f"aggregator {aggregator.name!r} has nothing for a server to do: use another one, as fedctta")
+        raise UserError(
+            f"aggregator {aggregator.name!r} has nothing for a server to do: use another one, as"
+            f" {Experiment.aggregator}"
+        )
     client = adapter.init(network)
     aggregator.check(network, client.own)
 

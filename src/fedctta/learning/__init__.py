@@ -8,8 +8,8 @@ see labels, and only those of the source.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,41 +17,27 @@ import torch
 from numpy.typing import NDArray
 
 from fedctta.errors import unknown
-from fedctta.learning.heads import HeadTraining, learn_heads
-from fedctta.learning.rates import RateTraining, learn_rates
-from fedctta.learning.shards import Shards, deal
+from fedctta.learning.shards import OnRound, Shards, Sharing, deal
 from fedctta.machine import hardware
 from fedctta.network import Network, Tensors
-from fedctta.registry import parameter_types, read
+from fedctta.registry import Registry, parameter_types, read
 
-__all__ = [
-    "METHODS",
-    "HeadTraining",
-    "RateTraining",
-    "Shards",
-    "deal",
-    "learn_heads",
-    "learn_rates",
-    "read_training",
-    "train_method",
-]
+__all__ = ["OnRound", "Shards", "Sharing", "deal", "read_training", "train_method", "trainings"]
 
-OnRound = Callable[[int, int, float], None]
-"""Called after every round with the rounds done, the rounds in all, and the mean loss of the last one."""
-
-METHODS: dict[str, RateTraining | HeadTraining] = {"atp": RateTraining(), "fedthe": HeadTraining()}
-"""The methods that learn at the source, and how by default."""
+trainings: Registry[Sharing] = Registry("method that learns at the source", __name__)
+"""How adapters learn, by the adapter's name: one file each."""
 
 
-def read_training(name: str, options: Mapping[str, Any]) -> RateTraining | HeadTraining:
-    """Return how a method learns: its entry in METHODS, changed by `options`; text is read as the field's type."""
-    if name not in METHODS:
-        raise unknown("method that learns at the source", name, METHODS)
-    hints = parameter_types(type(METHODS[name]))
+def read_training(name: str, options: Mapping[str, Any]) -> Sharing:
+    """Return how a method learns: by default, or as changed by `options`; text is read as the field's type."""
+    known = trainings.classes()
+    if name not in known:
+        raise unknown(trainings.kind, name, known)
+    hints = parameter_types(known[name])
     for key in options:
         if key not in hints:
             raise unknown(f"option of method={name}", key, hints)
-    return replace(METHODS[name], **{key: read(value, hints[key], key) for key, value in options.items()})
+    return known[name](**{key: read(value, hints[key], key) for key, value in options.items()})
 
 
 def train_method(
@@ -65,10 +51,7 @@ def train_method(
     """Let a method learn from labelled source images, uint8 [n, H, W, 3]: tensors for a file, and their card."""
     training = read_training(name, options)
     shards = deal(images, labels, training)
-    if isinstance(training, RateTraining):
-        tensors, losses = learn_rates(network, shards, training, on_round)
-    else:
-        tensors, losses = learn_heads(network, shards, training, on_round)
+    tensors, losses = training.learn(network, shards, on_round)
     card = {
         "method": name,
         "training": {key: str(value) if value == math.inf else value for key, value in asdict(training).items()},

@@ -16,16 +16,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.adapters.fedthe import classifier, logits_by
+from fedctta.adapters.fedthe import FedTHE, classifier, logits_by
 from fedctta.adapters.optimisers import adam, adam_memory
 from fedctta.adapters.tensors import named
 from fedctta.errors import UserError
-from fedctta.learning.shards import Shards, Sharing
+from fedctta.learning.shards import OnRound, Shards, Sharing
 from fedctta.models.inputs import to_input
 from fedctta.network import Network, Tensors
 from fedctta.registry import MayBeInfinite
@@ -35,6 +36,7 @@ from fedctta.registry import MayBeInfinite
 class HeadTraining(Sharing):
     """How heads are learnt: clean images and skewed classes unless told otherwise; `steps` a client and round."""
 
+    name: ClassVar[str] = FedTHE.name
     corruptions: str = "none"
     skew: MayBeInfinite = 1.0
     rounds: int = 20
@@ -50,16 +52,20 @@ class HeadTraining(Sharing):
         if not self.lr > 0:
             raise UserError(f"lr={self.lr} must be above 0")
 
+    def learn(self, network: Network, shards: Shards, on_round: OnRound | None = None) -> tuple[Tensors, list[float]]:
+        """Learn heads."""
+        return learn_heads(network, shards, self, on_round)
+
 
 @torch.no_grad()
 def learn_heads(
-    network: Network, shards: Shards, how: HeadTraining, on_round: Callable[[int, int, float], None] | None = None
+    network: Network, shards: Shards, how: HeadTraining, on_round: OnRound | None = None
 ) -> tuple[Tensors, list[float]]:
     """Return global.* and personal.* (one row a client): weight, bias if there is one, and mean feature.
 
     Also the mean balanced loss of every round, before its steps.
     """
-    network.require_features("fedthe")
+    FedTHE().require(network, "features")
     z = torch.stack([network({}, to_input(images, network.device)).features for images in shards.images])
     y = torch.from_numpy(shards.labels).to(network.device)
     head = classifier(network)

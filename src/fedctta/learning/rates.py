@@ -16,17 +16,17 @@ diverges: so what eta multiplies is held within +-`limit`, which the original do
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.adapters.atp import adaptable, direction, step
+from fedctta.adapters.atp import ATP, adaptable, direction, step
 from fedctta.clients import Client, choose_lift
 from fedctta.errors import UserError
-from fedctta.learning.shards import Shards, Sharing
+from fedctta.learning.shards import OnRound, Shards, Sharing
 from fedctta.models.inputs import to_input
 from fedctta.network import Network, Tensors
 from fedctta.registry import MayBeInfinite
@@ -36,6 +36,7 @@ from fedctta.registry import MayBeInfinite
 class RateTraining(Sharing):
     """How rates are learnt; `share` is the part of the source clients in a round, `eta` the rates' own rate."""
 
+    name: ClassVar[str] = ATP.name
     rounds: int = 200
     batch: int = 20
     share: float = 0.25
@@ -54,10 +55,14 @@ class RateTraining(Sharing):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name}={getattr(self, name)} must be above 0")
 
+    def learn(self, network: Network, shards: Shards, on_round: OnRound | None = None) -> tuple[Tensors, list[float]]:
+        """Learn rates."""
+        return learn_rates(network, shards, self, on_round)
+
 
 @torch.no_grad()
 def learn_rates(
-    network: Network, shards: Shards, how: RateTraining, on_round: Callable[[int, int, float], None] | None = None
+    network: Network, shards: Shards, how: RateTraining, on_round: OnRound | None = None
 ) -> tuple[Tensors, list[float]]:
     """Return one rate a tensor, by name, and the mean loss after adaptation of every round."""
     names = list(adaptable(network))

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES, corrupt, frost_textures
 from fedctta.errors import UserError, unknown
+from fedctta.network import Network, Tensors
 from fedctta.registry import MayBeInfinite, read_names
 from fedctta.sampling.skewed import Dirichlet
 
 _GROUPS = {"none": (), "extra": EXTRA, "benchmark": BENCHMARK, "all": NAMES}
 
 
+OnRound = Callable[[int, int, float], None]
+"""Called after every round with the rounds done, the rounds in all, and the mean loss of the last one."""
+
+
 @dataclass(frozen=True)
 class Sharing:
-    """How source images become source clients.
+    """How source images become source clients, from which the adapter called `name` learns.
 
     `corruptions` is none, extra, benchmark, all, or names joined by "+"; clients take them in turn. The default is the
     four that benchmark streams do not show, so that nothing is learnt from a domain that is tested on. `severity=0`
     goes through 1 to 5 in turn. `skew` is the Dirichlet concentration of a client's classes, inf for all alike.
     """
 
+    name: ClassVar[str]
     clients: int = 40
     images: int = 100  # of a client
     corruptions: str = "extra"
@@ -52,6 +59,10 @@ class Sharing:
         """The corruptions, in the order clients take them."""
         group = _GROUPS.get(self.corruptions)
         return read_names(self.corruptions, "corruptions") if group is None else group
+
+    def learn(self, network: Network, shards: Shards, on_round: OnRound | None = None) -> tuple[Tensors, list[float]]:
+        """Return the tensors for the adapter's file, and the mean loss of every round."""
+        raise TypeError(f"{type(self).__name__} must define learn")
 
 
 class Shards(NamedTuple):

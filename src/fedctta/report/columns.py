@@ -14,15 +14,8 @@ from typing import Any
 
 from fedctta.errors import UserError
 from fedctta.records import Record
+from fedctta.report.titles import is_idle, method_title, rank, titled
 
-NO_ADAPT = "No-Adapt"
-ORACLE = "Oracle (upper bound)"
-_NAMES = {
-    **{"local": "Local", "fedavg": "FedAvg", "fedctta": "FedCTTA", "oracle": ORACLE},
-    **{"fedavgm": "FedAvgM", "fedamp": "FedAMP", "pfedgraph": "pFedGraph", "ldawa": "L-DAWA", "fedbn": "FedBN"},
-    **{"cfl": "CFL", "fedtsa": "FedTSA", "pfedbbn": "pFedBBN", "ugsa": "UGSA"},
-}
-_ORDER = {NO_ADAPT: 0, "Local": 1, "FedAvg": 2, ORACLE: 4}  # any other method stands between, as it came
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
 _SURROUNDINGS = (
     *("severity", "model", "clients", "batch", "slots", "samples", "order", "predict"),
@@ -52,13 +45,13 @@ def arrange(records: Sequence[Record]) -> tuple[Column, ...]:
     keys = _column_keys(runs)
     places = [tuple(_key(run.get(key)) for key in keys) for run in runs]
     labels = _labels(runs, places, keys)
-    adapted = [place for run, place in zip(runs, places, strict=True) if not _idle(run)]
+    adapted = [place for run, place in zip(runs, places, strict=True) if not is_idle(run)]
 
     names: dict[tuple[str, ...], tuple[str, str]] = {}
     cells: dict[tuple[str, ...], dict[str, list[Record]]] = {}
     for record, run, place, label in zip(records, runs, places, labels, strict=True):
         homes = [place]
-        if _idle(run):
+        if is_idle(run):
             homes = [p for p in dict.fromkeys(adapted) if _same_but_adapter(p, place, keys)] or [place]
         for home in homes:
             cells.setdefault(home, {}).setdefault(label, []).append(record)
@@ -71,7 +64,8 @@ def arrange(records: Sequence[Record]) -> tuple[Column, ...]:
 
 def in_order(labels: Iterable[str]) -> list[str]:
     """Put the baselines first and the upper bound last; leave the others as they came."""
-    return sorted(dict.fromkeys(labels), key=lambda label: _ORDER.get(label, 3))
+    known = titled()
+    return sorted(dict.fromkeys(labels), key=lambda label: rank(known.get(label)))
 
 
 def methods(columns: Iterable[Column]) -> list[str]:
@@ -92,14 +86,6 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def method_name(settings: Mapping[str, Any]) -> str:
-    """Return the plain name of a run's method, without parameters."""
-    if _idle(settings):
-        return NO_ADAPT
-    name = str(settings.get("aggregator", "local"))
-    return _NAMES.get(name, name)
-
-
 def varying(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values are not the same in all runs, apart from the seed and what only follows."""
     every = dict.fromkeys(
@@ -108,17 +94,13 @@ def varying(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in every if len({_key(run.get(key)) for run in runs}) > 1]
 
 
-def _idle(settings: Mapping[str, Any]) -> bool:
-    return settings.get("adapter") == "none"
-
-
 def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
 def _column_keys(runs: Sequence[dict[str, Any]]) -> list[str]:
     """Name what tells columns apart: stream, data set, adapter, then only what these do not imply."""
-    active = [run for run in runs if not _idle(run)] or list(runs)
+    active = [run for run in runs if not is_idle(run)] or list(runs)
     keys = [key for key in _BARE if key == "stream" or len({_key(run.get(key)) for run in active}) > 1]
     of_stream = {key for run in runs for key in run if _is_stream_parameter(key, run)}
     for key in (*_SURROUNDINGS, *sorted(of_stream)):
@@ -136,7 +118,7 @@ def _is_stream_parameter(key: str, run: Mapping[str, Any]) -> bool:
 
 
 def _labels(runs: Sequence[dict[str, Any]], places: Sequence[tuple[str, ...]], keys: Sequence[str]) -> list[str]:
-    names = [method_name(run) for run in runs]
+    names = [method_title(run) for run in runs]
     together: dict[str, dict[tuple[str, ...], list[dict[str, Any]]]] = {}
     for name, place, run in zip(names, places, runs, strict=True):
         together.setdefault(name, {}).setdefault(place, []).append(run)

@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fedctta.records import Record
-from fedctta.report.columns import ORACLE
 from fedctta.report.text import number, roomy
+from fedctta.report.titles import is_bound
 
 Grid = tuple[list[str], list[list[str]]]
 DIFFERENCE, PAPER = "difference", "paper"
@@ -92,10 +92,14 @@ class Comparison:
         found = {
             line.label: round(line.entries[column].mean, 2)
             for line in self.lines
-            if isfinite(line.entries[column].mean) and not line.label.startswith(ORACLE)
+            if isfinite(line.entries[column].mean) and not self._is_bound(line.label)
         }
         top = (min if self.metric in LESS_IS_BETTER else max)(found.values(), default=nan)
         return frozenset(label for label, mean in found.items() if mean == top and len(found) > 1)
+
+    def _is_bound(self, label: str) -> bool:
+        found = (record.settings for (row, _), records in self.runs.items() if row == label for record in records)
+        return is_bound(label, found)
 
     def missing(self) -> dict[str, list[str]]:
         """Return the reasons why cells are missing, each with the cells."""

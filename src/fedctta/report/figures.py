@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from fedctta.records import Record
 from fedctta.report.colours import Pen, pens
-from fedctta.report.columns import NO_ADAPT, Column, arrange, methods
+from fedctta.report.columns import Column, arrange, methods
 from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, shifts, window
 from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
 from fedctta.report.text import human_bytes, number
-from fedctta.report.weights import mean_weights, scale_floor, weights_there
+from fedctta.report.titles import is_idle
+from fedctta.report.weights import mean_weights, pick_moments, scale_floor, weights_there
 
 MANY_SHIFTS = 60  # more vertical lines than this would hide the curves
 DASH = 6  # of lines that lie on one another, in line widths
@@ -88,7 +89,9 @@ def domain_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
 def collaboration_figure(column: Column) -> Figure:
     """Who listens to whom: for every method that recorded it, W averaged over rounds and at three moments."""
     runs = {
-        label: found[0] for label, found in column.methods.items() if label != NO_ADAPT and found[0].collaboration.size
+        label: found[0]
+        for label, found in column.methods.items()
+        if not is_idle(found[0].settings) and found[0].collaboration.size
     }
     with mpl.rc_context(STYLE):
         figure = new_figure(9.6, 2.5 * max(1, len(runs)) + 0.4)
@@ -186,30 +189,27 @@ def _draw_domains(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> Non
 
 
 def _draw_collaboration(figure: Figure | SubFigure, line: Sequence[Axes], label: str, run: Record) -> None:
-    """Draw one method's row, and a W that was recorded once only once; without uploads W is the same at all times."""
-    if not run.bytes_up:
-        draw_weights(figure, line, label, [mean_weights(run)], ["every round"])
-        return
-    shown = weights_there(run)
-    moments = sorted({round((len(shown) - 1) * share) for share in (0.1, 0.5, 0.9)})
-    titles = ["mean", *(f"round {run.collaboration_rounds[k] + 1}" for k in moments)]
-    draw_weights(figure, line, label, [mean_weights(run), *shown[moments]], titles)
+    """Draw one method's row: the mean of W, unless W is the same at all times, and W at some moments."""
+    moments = pick_moments(run, 3)
+    draw_weights(figure, line, label, [("mean", mean_weights(run)), *moments] if run.bytes_up else moments)
 
 
 def draw_weights(
     figure: Figure | SubFigure,
     line: Sequence[Axes],
     label: str,
-    pictures: Sequence[NDArray[Any]],
-    titles: Sequence[str],
+    pictures: Sequence[tuple[str, NDArray[Any]]],
 ) -> None:
-    """Draw matrices of one method side by side on one scale: row i is what client i takes, hatched where it is away."""
-    clients = len(pictures[0])
-    known = np.concatenate([np.ravel(picture) for picture in pictures])
+    """Draw matrices of one method, with titles, side by side on one scale.
+
+    Row i is what client i takes, hatched where it is away.
+    """
+    clients = len(pictures[0][1])
+    known = np.concatenate([np.ravel(picture) for _, picture in pictures])
     top = max(float(np.max(known, initial=0, where=np.isfinite(known))), scale_floor(clients))
     for axes in line[len(pictures) :]:
         axes.set_axis_off()
-    for axes, picture, title in zip(line, pictures, titles, strict=False):
+    for axes, (title, picture) in zip(line, pictures, strict=False):
         hatch_absence(axes)
         shown = axes.imshow(picture, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
         axes.set_title(title, weight="normal", size=9)

@@ -12,11 +12,12 @@ from math import isfinite
 from typing import Any
 
 from fedctta.records import Record
-from fedctta.report.columns import ORACLE, arrange, flat, methods, varying
+from fedctta.report.columns import arrange, flat, methods, varying
 from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
 from fedctta.report.table import Cell, Table
 from fedctta.report.text import human_bytes, number
+from fedctta.report.titles import is_bound
 
 _SCRIPTS = ("page.js", "lines.js", "dots.js", "matrix.js")
 
@@ -79,7 +80,7 @@ def _verdicts(table: Table) -> Iterable[str]:
     if len(table.columns) > 2:
         return
     for k, column in enumerate(table.columns):
-        ours = [(row.cells[k], row.label) for row in table.rows if not row.label.startswith(ORACLE)]
+        ours = [(row.cells[k], row.label) for row in table.rows if not is_bound(row.label)]
         ranked = sorted(((c.mean, name) for c, name in ours if c and isfinite(c.mean)), reverse=True)
         if len(ranked) > 1:
             (top, name), (second, other) = ranked[:2]
@@ -100,7 +101,7 @@ def _results(table: Table) -> str:
     )
     best = [table.best(k) for k in range(len(table.columns))]
     body = "".join(
-        ('<tr class="bound">' if row.label.startswith(ORACLE) else "<tr>")
+        ('<tr class="bound">' if is_bound(row.label) else "<tr>")
         + f'<th scope="row">{_swatch(row.label)}</th>'
         + "".join(
             _accuracy(cell, row.label in leaders, paper)

@@ -24,7 +24,7 @@ from fedctta.report.figures import (
     show_legend,
 )
 from fedctta.report.overlaps import coincidence, covered, near_dots
-from fedctta.report.weights import weights_there
+from fedctta.report.weights import pick_moments, weights_there
 
 MOMENTS = 5  # matrices shown of a run
 _OURS, _PAPER = "#0072b2", "#d55e00"
@@ -102,10 +102,7 @@ def matrices_figure(table: Comparison) -> Figure:
     figure = new_figure(1.2 + 1.75 * MOMENTS, 0.5 + 1.95 * len(runs))
     axes = figure.subplots(len(runs), MOMENTS, squeeze=False)
     for line, (label, run) in zip(axes, runs, strict=True):
-        shares = np.linspace(0.5 / MOMENTS, 1 - 0.5 / MOMENTS, MOMENTS)
-        chosen = (shares * (len(run.collaboration) - 1)).round().astype(int)
-        titles = [f"round {run.collaboration_rounds[k] + 1}" for k in chosen]
-        draw_weights(figure, line, label, list(weights_there(run)[chosen]), titles)
+        draw_weights(figure, line, label, pick_moments(run, MOMENTS))
     return figure
 
 

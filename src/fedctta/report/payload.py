@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from fedctta.records import Record
 from fedctta.report.colours import pens
-from fedctta.report.columns import NO_ADAPT, Column, methods
+from fedctta.report.columns import Column, methods
 from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, spread_out
 from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
+from fedctta.report.titles import is_idle
 from fedctta.report.weights import mean_weights, scale_floor, weights_there
 
 MOST_POINTS = 600  # of a curve
@@ -68,7 +69,7 @@ def _matrices(columns: Sequence[Column]) -> dict[str, Any]:
         (column.name, label, found[0])
         for column in columns
         for label, found in column.methods.items()
-        if label != NO_ADAPT and found[0].collaboration.size
+        if not is_idle(found[0].settings) and found[0].collaboration.size
     ]
     share = MATRIX_BYTES // max(1, len(runs))
     fitting = [(name, label, run) for name, label, run in runs if 2 * run.collaboration[0].size <= share]

@@ -16,8 +16,9 @@ from rich.table import Table as RichTable
 
 from fedctta.errors import UserError
 from fedctta.records import Record
-from fedctta.report.columns import ORACLE, Column, arrange, methods
+from fedctta.report.columns import Column, arrange, methods
 from fedctta.report.text import human_bytes, number, roomy
+from fedctta.report.titles import is_bound
 
 Published = Mapping[str, Mapping[str, Any]]
 Grid = tuple[list[str], list[list[str]]]
@@ -75,7 +76,7 @@ class Table:
 
     def best(self, column: int) -> frozenset[str]:
         """Return the labels with the highest mean of a column; the upper bound does not compete."""
-        found = [(row.label, row.cells[column]) for row in self.rows if not row.label.startswith(ORACLE)]
+        found = [(row.label, row.cells[column]) for row in self.rows if not is_bound(row.label)]
         means = {label: round(cell.mean, 2) for label, cell in found if cell and isfinite(cell.mean)}
         top = max(means.values(), default=nan)
         return frozenset(label for label, mean in means.items() if mean == top and len(means) > 1)

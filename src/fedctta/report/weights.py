@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +29,18 @@ def mean_weights(run: Record) -> NDArray[np.float64]:
     total = np.nansum(shown, axis=0, dtype=np.float64)
     mean: NDArray[np.float64] = np.divide(total, rounds, out=np.full(total.shape, np.nan), where=rounds > 0)
     return mean
+
+
+def pick_moments(run: Record, count: int) -> list[tuple[str, NDArray[Any]]]:
+    """Return W at up to `count` moments from the first tenth of a run to the last, none twice, each with its title.
+
+    Without uploads W is the same at all times.
+    """
+    if not run.bytes_up:
+        return [("every round", mean_weights(run))]
+    shown = weights_there(run)
+    moments = sorted({round((len(shown) - 1) * share) for share in np.linspace(0.1, 0.9, count).tolist()})
+    return [(f"round {run.collaboration_rounds[k] + 1}", shown[k]) for k in moments]
 
 
 def scale_floor(clients: int) -> float:
