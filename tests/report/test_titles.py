@@ -15,6 +15,7 @@ from fedctta.aggregators.fedavg import FedAvg
 from fedctta.records import Record
 from fedctta.report.colours import Pen, pens
 from fedctta.report.columns import arrange
+from fedctta.report.payload import payload
 from fedctta.report.titles import is_bound, is_idle, method_title, titled
 
 Fake = Callable[..., Record]
@@ -93,6 +94,16 @@ def test_an_upper_bound_is_known_by_its_label_or_its_runs(plugins: None) -> None
     assert [is_bound(label) for label in ("Oracle (upper bound) interval=2", "Told", "FedAvg")] == [True, True, False]
     assert is_bound("Oracle + BBN", [{"aggregator": "oracle"}])
     assert not is_bound("Oracle + BBN", [{"aggregator": "fedavg"}])
+
+
+def test_the_page_opens_with_the_matrix_of_a_method(fake: Fake, plugins: None) -> None:
+    names = ("local", "mine", "fedavg", "oracle", "ugsa", "fedctta")
+    data = payload(arrange([fake(rounds=3, aggregator=name) for name in names]))
+    assert data["matrices"][data["opened"]]["name"].startswith("UGSA")
+    data = payload(arrange([fake(rounds=3, aggregator="fedctta", interval=k) for k in (1, 2)]))
+    assert data["opened"] == 0
+    data = payload(arrange([fake(rounds=3, aggregator=name) for name in ("fedavg", "oracle")]))
+    assert data["opened"] == 0
 
 
 def test_only_what_says_so_adapts_nothing() -> None:

@@ -15,7 +15,7 @@ from fedctta.report.colours import pens
 from fedctta.report.columns import Column, methods
 from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, spread_out
 from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
-from fedctta.report.titles import is_idle
+from fedctta.report.titles import is_idle, is_method
 from fedctta.report.weights import mean_weights, scale_floor, weights_there
 
 MOST_POINTS = 600  # of a curve
@@ -63,7 +63,7 @@ def _column(column: Column) -> dict[str, Any]:
 def _matrices(columns: Sequence[Column]) -> dict[str, Any]:
     """Take the first seed of every method and column, with as many rounds as its share of the room holds.
 
-    Matrices too large for that are left out and counted.
+    Matrices too large for that are left out and counted. The page opens with the first one of a method.
     """
     runs = [
         (column.name, label, found[0])
@@ -74,7 +74,8 @@ def _matrices(columns: Sequence[Column]) -> dict[str, Any]:
     share = MATRIX_BYTES // max(1, len(runs))
     fitting = [(name, label, run) for name, label, run in runs if 2 * run.collaboration[0].size <= share]
     matrices = [_matrix(name, label, run, share) for name, label, run in fitting]
-    return {"matrices": matrices, "leftOut": len(runs) - len(fitting)}
+    methods_first = sorted(range(len(fitting)), key=lambda k: not is_method(fitting[k][1]))
+    return {"matrices": matrices, "leftOut": len(runs) - len(fitting), "opened": next(iter(methods_first), 0)}
 
 
 def _matrix(column: str, label: str, run: Record, share: int) -> dict[str, Any]:

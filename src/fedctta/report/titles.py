@@ -46,6 +46,11 @@ def rank(method: Method | None) -> int:
     return 3 if not vars(method).get("baseline") else 2 if method.communicates else 1
 
 
+def is_method(label: str) -> bool:
+    """Whether a row is neither a baseline nor an upper bound."""
+    return rank(titled().get(label)) == 3 and not is_bound(label)
+
+
 def own_colours() -> dict[str, tuple[str, bool]]:
     """Return the colour of every method that has one, by title, and whether the method is an upper bound."""
     found = titled().items()

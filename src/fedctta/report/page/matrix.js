@@ -169,8 +169,7 @@ $("left-out").textContent = `${data.leftOut} matrices are too large for this pag
 if (data.matrices.length) {
   const several = data.columns.length > 1;
   fill($("run"), data.matrices.map((run) => (several ? `${run.name}, ${run.column}` : run.name)));
-  const busiest = data.matrices.findIndex((run) => run.name.startsWith("FedCTTA"));
-  $("run").value = Math.max(0, busiest);
+  $("run").value = data.opened;
   openRun();
 }
 state.redraw.push(drawMatrix);
