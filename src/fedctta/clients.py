@@ -34,10 +34,10 @@ def stack(client: Client, count: int) -> Client:
 
 
 def _repeated(tensor: Tensor, count: int) -> Tensor:
-    """Repeat a tensor along a new axis, in one order of memory wherever a run begins.
+    """Repeat a tensor along a new axis, always in the same memory order.
 
-    On a GPU kernels of convolutions keep channels last: with weights of its own for every client a convolution has a
-    group for each, and cuDNN is up to three times as fast on these.
+    On a GPU kernels of convolutions keep channels last: if every client has its own weights, a convolution has one
+    group per client, and cuDNN is up to three times as fast with this order.
     """
     if tensor.dim() == 4 and tensor.is_cuda:
         last = tensor.permute(0, 2, 3, 1)
@@ -65,7 +65,7 @@ def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_chunks(clients: int) -> Lifter:
-    """Lift with vmap, so many clients at a time. Results stay in the order of memory they come in: see `_repeated`."""
+    """Lift with vmap, `clients` clients at a time. Results keep their memory order: see `_repeated`."""
 
     def by_chunked_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
         few_at_once = torch.func.vmap(function)
@@ -90,7 +90,7 @@ def in_chunks(clients: int) -> Lifter:
 
 
 def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lift with a plain loop: slower, and what to compare with when in doubt."""
+    """Lift with a plain loop: slower, and the reference to compare with."""
 
     def lifted(*arguments: Any) -> Any:
         leaves, spec = tree_flatten(arguments)
@@ -100,13 +100,13 @@ def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     return lifted
 
 
-# How many images go through a model at once. On a CPU, clients that own convolutions then stay in its cache; with
-# shared ones, and on a GPU, it bounds the memory that gradients need.
+# How many images pass through a model at once. On a CPU, clients that own convolutions then fit into its cache; with
+# shared convolutions, and on a GPU, the number limits the memory that gradients need.
 CPU_OWN_WEIGHTS, CPU_SHARED_WEIGHTS, CUDA = 100, 500, 1_000
 
 
 def choose_lift(how: Lift, network: Network, client: Client, batch: int, fit: int | None = None) -> Lifter:
-    """Return the lifting to use: a loop if asked for, or vmap over as many clients at once as is good and as fit."""
+    """Return the lifting to use: a loop if asked for, or vmap over as many clients at once as are fast and fit."""
     if how == "loop":
         return by_loop
     norm_tensors = {name for name in network.state if name.rpartition(".")[0] in network.norms}

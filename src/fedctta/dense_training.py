@@ -19,7 +19,7 @@ from fedctta.models.dense import evaluate_dense, train_dense
 from fedctta.models.pretrain import OnProgress, Recipe, make_card
 
 HELD_OUT = 10
-"""Of a folder, every so many-th image of a domain is kept from training to judge the model by."""
+"""In a folder, every n-th image of a domain is kept for testing, and not used for training."""
 
 Pairs = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 

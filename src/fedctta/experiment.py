@@ -1,4 +1,4 @@
-"""From a description to what happened: `run` plays experiments and returns a `Result`."""
+"""From a description to results: `run` plays experiments and returns a `Result`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What the runs gave: records with every count, as a table, as pictures, as files."""
+    """The results of the runs: records with every count, as a table, as figures, as files."""
 
     records: tuple[Record, ...]
     title: str = "Federated continual test-time adaptation"
@@ -81,12 +81,12 @@ def run(
     console: Console | None = None,
     **values: Any,
 ) -> Result:
-    """Play every combination of the given values and return what happened.
+    """Play every combination of the given values and return the results.
 
     Values are those of `Experiment`; a list is a sweep. Methods are named or given as objects
-    (`aggregator=FedCTTA(ema=0.9)`); `model` may be any `nn.Module` with weights of your own, `dataset` your own
+    (`aggregator=FedCTTA(ema=0.9)`); `model` may be any `nn.Module` with its weights, `dataset` your own
     `Domains`. Parameters of methods are dotted: `run(**{"fedctta.temperature": [0.5, 1]})`; they replace those of an
-    object given with them, as an object's replace a preset's. With `out`, finished runs are kept there and
+    object given with them, and an object's parameters replace a preset's. With `out`, finished runs are kept there and
     `resume=True` continues where an interrupted call stopped; `jobs` runs are then played at once.
     """
     console = console or Console(stderr=True, quiet=not progress)
@@ -160,7 +160,7 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
                 if registry.classes().get(option.name) is not type(option):
                     registry.register(type(option))
                 its = {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
-                plain = its | plain  # what is said by a key of its own replaces the object's value
+                plain = its | plain  # a dotted key replaces the object's value
     for key, kinds in (("model", (nn.Module,)), ("dataset", (Domains, MaskedDomains))):
         if isinstance(plain.get(key), kinds):
             objects[key] = plain[key]

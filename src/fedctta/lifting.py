@@ -1,8 +1,8 @@
 """Which lifting is fastest on a CPU: measured once for a machine, a model and a method, and remembered.
 
-How many clients should go through a model at once depends on caches, threads and on what clients own: a loop, a few
-clients or many may win. A long run pays for finding out; a short one takes the usual choice of `clients`. So should
-a run on a GPU: a trial there measures how fast kernels are launched, which a captured round does not have to wait for.
+How many clients should pass through a model at once depends on caches, threads and on what clients own: a loop, a few
+clients or many clients may be fastest. A long run measures it; a short one takes the usual choice of `clients`. So
+does a run on a GPU: a trial there would measure the launch of kernels, for which a captured round does not wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fastest_lift(
     shape: tuple[int, ...],
     images: int,
 ) -> Lifter:
-    """Return the fastest lifting for a run of so many images, of those worth trying; ties go to the first."""
+    """Return the fastest lifting for a run of `images` images, of those worth trying; ties go to the first."""
     if images < LONG or adapter.source_images:
         return choose_lift("auto", network, adapter.init(network), batch)
     tried, shown = candidates(clients, batch), min(clients, MOST)
@@ -52,7 +52,7 @@ def fastest_lift(
 
 
 def candidates(clients: int, batch: int) -> dict[str, Lifter]:
-    """Return liftings by name: vmap over some numbers of clients that differ, and a loop."""
+    """Return liftings by name: vmap over several different numbers of clients, and a loop."""
     counts = sorted({min(clients, max(1, size // batch)) for size in SIZES})
     return {f"{count} at once": in_chunks(count) for count in counts} | {"loop": by_loop}
 
@@ -108,7 +108,7 @@ def _remembered() -> dict[str, str]:
 
 
 def _remember(known: Mapping[str, str]) -> None:
-    """Keep the choices; where nothing can be written they are measured again next time."""
+    """Store the choices; if they cannot be written, they are measured again next time."""
     try:
         with whole(cache_dir() / FILE) as part:
             part.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")

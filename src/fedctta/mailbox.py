@@ -1,9 +1,9 @@
-"""Uploads on their way: the server gets each of them some rounds after it was sent.
+"""Late uploads: the server gets each of them some rounds after it was sent.
 
-A mailbox is a dictionary of tensors, so that it is saved with the run. What was sent in round s has names that begin
-with s: `s.due`[N] are the rounds in which the clients' letters arrive (-1: no letter), and all others hold what is in
-them. A round's letters are dropped when the last of them has arrived, so with delays of up to d rounds the letters of
-d rounds are kept at most.
+A mailbox is a dictionary of tensors, so that it is saved with the run. One late upload is called a letter. Letters sent
+in round s have names that begin with s: `s.due`[N] are the rounds in which the clients' letters arrive (-1: no letter),
+and all other tensors hold their contents. The letters of a round are deleted when the last of them has arrived, so with
+delays of up to d rounds the letters of at most d rounds are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTHING = -1
 
 
 class Delivery(NamedTuple):
-    """Letters of one round that have arrived: whose, how many rounds old, and what was in them (others: anything)."""
+    """Letters of one round that have arrived: whose, how many rounds old, and contents (rows of others: undefined)."""
 
     arrived: Tensor
     age: int
@@ -50,15 +50,15 @@ def collect(box: Tensors, t: int) -> tuple[list[Delivery], Tensors]:
 
 
 def blend(rows: Tensors, letters: Tensors, share: Tensor) -> Tensors:
-    """Return (1 - share_i) rows_i + share_i letters_i; where share[N] is 0 or 1, one of them as it is.
+    """Return (1 - share_i) rows_i + share_i letters_i; where share[N] is 0 or 1, one of them unchanged.
 
-    Tensors of whole numbers, which have no mean, are taken from letters only where share is 1.
+    Tensors of whole numbers have no mean; they are taken from letters only where share is 1.
     """
 
     def one(row: Tensor, letter: Tensor) -> Tensor:
         if row.is_floating_point():
             part = share.to(row.dtype).view(-1, *[1] * (row.dim() - 1)).expand_as(row)
-            row = choose_rows(share > 0, torch.lerp(row, letter, part), row)  # 0 times what is no number is none
+            row = choose_rows(share > 0, torch.lerp(row, letter, part), row)  # 0 times nan would be nan
         return choose_rows(share == 1, letter, row)
 
     return {name: one(row, letters[name]) for name, row in rows.items()}

@@ -1,17 +1,17 @@
 """A torch model as a pure function of its tensors, with BatchNorm made explicit.
 
 A client owns some of the model's tensors and shares the rest with everybody. `Network` runs the model with a client's
-own tensors laid over the shared ones and hands back, besides the logits, what test-time adaptation needs and
-`nn.Module` hides: the statistics of every BatchNorm layer and the penultimate features. It changes nothing, so it can
-be differentiated and vmapped.
+own tensors in place of the shared ones of the same name. Besides the logits it returns what test-time adaptation needs
+and `nn.Module` hides: the statistics of every BatchNorm layer and the penultimate features. It changes nothing, so it
+can be differentiated and vmapped.
 
-A BatchNorm layer that a model calls several times per pass has one pair of statistics all the same. Each call is
-normalised by the rule on its own, and the layer keeps the mean of what its calls would keep: (1 - a) old + a mean_k
-batch_k, one step per pass whatever the number of calls. (Torch's train mode takes a step per call, so that the last
-call counts most, and with momentum 1 alone.)
+A BatchNorm layer that a model calls several times per pass still has one pair of statistics. The rule normalises each
+call separately, and the layer keeps the mean of what its calls would keep: (1 - a) old + a mean_k batch_k, one step
+per pass for any number of calls. (Torch's train mode takes a step per call, so that the last call has most weight, and
+with momentum 1 all of it.)
 
-A dense model predicts every pixel. Its pixels are then what images are elsewhere: logits [B, K, H, W] come out as
-[B H W, K], image by image and row by row, and so do features, so that losses, probes and counts are written once.
+A dense model predicts every pixel. Each pixel is then treated like one image of a classifier: logits [B, K, H, W] are
+returned as [B H W, K], image by image and row by row, and so are features. Losses, probes and counts are written once.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistic
 
 @dataclass
 class _Pass:
-    """The rule of the pass under way, which tensors are the client's own, and what layers leave behind."""
+    """The rule of the current pass, which tensors are the client's own, and what the layers store."""
 
     rule: NormRule = stored
     own: Collection[str] = ()
@@ -158,8 +158,8 @@ class Network:
     """A model's function, apart from its tensors.
 
     `state` holds the source tensors by their `state_dict` names. `network(own, x, rule)` runs the model on x[B, ...]
-    with `own` laid over `state`; `rule` says what BatchNorm layers normalise with. `norms` names the BatchNorm layers,
-    `affine` the scales and shifts of normalisation layers of any kind, and `classifier` the last `nn.Linear`.
+    with `own` in place of the tensors of `state`; `rule` says with what BatchNorm layers normalise. `norms` names the
+    BatchNorm layers, `affine` the scales and shifts of all normalisation layers, and `classifier` the last `nn.Linear`.
     `last_stage` is how names of the last stage begin, where the model has an attribute that says so. With `dense`, the
     model gives logits [B, K, H, W], and its classifier may be a last convolution of single pixels as well.
     With `short`, convolutions and matrix products compute with bfloat16 (on a GPU) and activations are kept so;
@@ -201,7 +201,7 @@ class Network:
             last.register_forward_pre_hook(self._catch_features)
 
     def _take_over(self, name: str, layer: nn.Module) -> None:
-        """Let a layer compute what it did, with the statistics that the pass's rule says and in a way vmap batches."""
+        """Make a layer compute the same, but with the statistics of the pass's rule, and in a way vmap batches."""
         if isinstance(layer, _BatchNorm):
             _require_plain(name, layer)
             layer.forward = partial(self._batch_norm, name, layer)  # type: ignore[method-assign]
@@ -213,7 +213,7 @@ class Network:
             layer._conv_forward = partial(self._convolve, _tensor(name, "weight"), layer)  # type: ignore[method-assign]
 
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
-        """Normalise with the statistics that the rule gives, and leave behind those to keep."""
+        """Normalise with the statistics that the rule gives, and store those to keep."""
         now, mean, var = self._pass, _tensor(name, "running_mean"), _tensor(name, "running_var")
         used, kept = now.rule(name, x, Statistics(layer.running_mean, layer.running_var))  # type: ignore[arg-type]
         now.calls[name] = calls = now.calls.get(name, 0) + 1
@@ -245,7 +245,7 @@ class Network:
         return Output(_full(logits), _full(features), now.statistics)
 
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-        """Convolve as the layer does, on a GPU in a way that suits kernels of the client's own."""
+        """Convolve as the layer does, on a GPU in a way that is fast for the client's own kernels."""
         if not x.is_cuda or name not in self._pass.own:
             plain: Tensor = nn.Conv2d._conv_forward(layer, x, kernel, bias)
             return plain
@@ -260,12 +260,12 @@ class Network:
 
     @property
     def module(self) -> nn.Module:
-        """The model, to look at."""
+        """The model itself, for inspection."""
         return self._module
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors live."""
+        """The device of the tensors."""
         return next(iter(self.state.values())).device
 
     @property

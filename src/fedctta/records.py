@@ -1,4 +1,4 @@
-"""What one run leaves behind: its settings, its numbers, and the arrays behind its figures."""
+"""What is kept of one run: its settings, its numbers, and the arrays behind its figures."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Record:
     of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds. `retained[k]` are
     accuracies on every domain met by round `retained_rounds[k]` (see `retention`; empty where that was not asked for).
 
-    Of a dense run pixels are counted in place of images. Its `pictures` hold one image a domain, true and predicted
-    class as fourth and fifth channel.
+    In a dense run pixels are counted instead of images. Its `pictures` hold one image per domain, with the true and the
+    predicted class as fourth and fifth channel.
     """
 
     settings: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Record:
 
     @property
     def dense(self) -> bool:
-        """Whether every pixel was predicted, and not images."""
+        """Whether pixels were predicted, and not images."""
         return bool(self.pictures.size)
 
     @property
@@ -130,7 +130,7 @@ class Record:
 
     @property
     def worst_client(self) -> float:
-        """Accuracy of the client that fares worst."""
+        """Accuracy of the client with the lowest accuracy."""
         return float(np.nanmin(self.accuracy_by_client)) if self.seen.any() else float("nan")
 
     @property
@@ -220,7 +220,7 @@ _NUMBERS = ("same_domain_weight", "bytes_up", "bytes_down", "seconds", "peak_mem
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as JSON can say it, which has no infinity: "inf" and "-inf" as text, null for what is not known.
+    """Return a value as JSON can hold it, which has no infinity: "inf" and "-inf" as text, null for what is not known.
 
     >>> to_json({"delta": float("inf"), "accuracy": [0.5, float("nan")]})
     {'delta': 'inf', 'accuracy': [0.5, None]}

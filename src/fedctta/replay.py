@@ -2,12 +2,12 @@
 
 A round of a few clients is hundreds of small kernels, and to launch them takes several times as long as to run them.
 So the whole round (read, adapt, signal, aggregate, download, predict, count) is captured when its form is known, and
-from then on a round is one call. The state lives in tensors that stay where they are; the graph writes the new one over
-the old one, and counts its own round number up.
+from then on a round is one call. The state is in tensors with fixed addresses; the graph writes the new state over the
+old one, and increments its own round number.
 
-What a graph cannot do is played as ever: rounds in which a client is missing or uploads are late, and methods that
-decide on the host. A method that does so without torch noticing (it keeps a number on the CPU) would be frozen at its
-value: such memories are not captured, and the first replays are compared with rounds played as ever.
+Rounds that a graph cannot contain are played without it: rounds in which a client is absent or uploads are late, and
+methods that decide on the host. If a method did so without torch noticing (it keeps a number on the CPU), the graph
+would always use the same value: such memories are not captured, and the first replays are compared with plain rounds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fedctta.rounds import Federation, Outcome, State, flatten
 from fedctta.streams import ABSENT, Stream
 from fedctta.tally import Tally
 
-WARM = 2  # rounds as ever before a capture: methods build up their memory, libraries set themselves up
-PROOFS = 2  # replays compared with rounds as ever
-FEW = 5  # rounds for which a capture does not pay
+WARM = 2  # rounds without a graph before a capture: methods build up their memory, libraries initialise
+PROOFS = 2  # replays compared with ordinary rounds
+FEW = 5  # rounds for which a capture takes longer than it saves
 
 
 class NotCapturable(Exception):
@@ -73,7 +73,7 @@ class Replay:
         return None if keeps and not self._tally.keeps_all else Kind(aggregates, keeps)
 
     def ready(self, state: State, t: int) -> bool:
-        """Whether round t is to be replayed; if not, it is to be played as ever, and counts as practice."""
+        """Whether round t is to be replayed; if not, it is to be played without a graph, and counts as warm-up."""
         kind = self.kind(t)
         if kind is None:
             return False
@@ -153,7 +153,7 @@ class Replay:
         return outcome
 
     def _prove(self, kind: Kind, held: State, t: int) -> State:
-        """Replay a round and play it as ever; if they differ, go back and replay no more."""
+        """Replay a round and play it without a graph; if they differ, keep the latter and replay no more."""
         federation, tally = self._federation, self._tally
         x, labels, domain = self._resident.read(t)
         told = domain if federation.aggregator.upper_bound else None
@@ -195,7 +195,7 @@ def alike(one: State, other: State) -> bool:
 
 
 def near(one: State, other: State) -> bool:
-    """Whether two states agree but for rounding."""
+    """Whether two states agree up to rounding."""
     a, b = flatten(one), flatten(other)
     return all(torch.allclose(a[n].float(), b[n].float(), rtol=1e-3, atol=1e-3, equal_nan=True) for n in a)
 

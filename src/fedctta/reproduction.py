@@ -67,7 +67,7 @@ class Reproduction:
 
     @property
     def failed(self) -> list[str]:
-        """Return the cells that failed, other than for want of data."""
+        """Return the cells that failed for other reasons than missing data."""
         reasons = [item for table in self.tables for item in table.missing().items()]
         return [cell for reason, cells in reasons if not reason.startswith(UNAVAILABLE) for cell in cells]
 

@@ -29,7 +29,7 @@ class Batches(NamedTuple):
 
 
 class Resident:
-    """A stream, with one label an image, whose images live on the device."""
+    """A stream, with one label per image, whose images are on the device."""
 
     def __init__(self, stream: Stream, data: Domains, device: torch.device) -> None:
         samples = stream.samples[np.arange(stream.clients), stream.visit.clip(0)]
@@ -41,7 +41,7 @@ class Resident:
         self._absent = stream.domain == ABSENT
 
     def slot(self, when: Tensor) -> Batches:
-        """Read round when[1], in which everybody is there."""
+        """Read round when[1], in which all clients are present."""
         return self._read(self._places.index_select(0, when)[0], self._domain.index_select(0, when)[0])
 
     def read(self, t: int) -> Batches:

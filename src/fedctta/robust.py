@@ -1,19 +1,19 @@
 """Mixing that a few broken or lying clients cannot spoil. Works on any aggregator's W, on N stacked uploads.
 
-Every way but `none` first refuses uploads that cannot be true: numbers that are not finite, negative variances, and a
-tensor of n numbers with ||theta|| > bound (||source|| + sqrt(n)). Who is refused keeps its model and counts nothing.
+Every way except `none` first refuses uploads that cannot be true: numbers that are not finite, negative variances, and
+a tensor of n numbers with ||theta|| > bound (||source|| + sqrt(n)). A refused client keeps its model and has no weight.
 
     check      no more than that
-    cap        W_ij <= cap for peers j; what is over goes back to W_ii
+    cap        W_ij <= cap for peers j; the excess is added to W_ii
     clip       theta_j <- m + (theta_j - m) min(1, clip d / ||theta_j - m||) for every tensor, with m the median of all
-               uploads, number by number, and d the median of their distances to it; signals likewise, but where d = 0
-               there is no scale to judge by (most say yes, some no) and they stay. One's own share of the mixture is
-               one's own model as it was
+               uploads, number by number, and d the median of their distances to it; signals in the same way, but
+               where d = 0 (most say yes, some no) there is no scale, and they stay unchanged. A client's own share of
+               its mixture is its own model, not clipped
     median     every number of client i's mixture is the weighted median of the uploads' numbers, weights W_i
     trimmed    their weighted mean, the share `trim` of the weight left out at either end
 
-Row i of W decides for client i alone, so that a client without peers of its kind is not outvoted by strangers. With
-more than half of W_i on oneself, the median is one's own model.
+Only row i of W decides for client i, so a client without similar peers does not get the majority's values. If more than
+half of W_i is on client i itself, the median is its own model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedctta.mailbox import choose_rows
 from fedctta.network import Tensors
 
 BOUND = 10.0
-NEARLY_ALL = 0.499  # trimmed at either end, a mean is a median: of two middle values it is the mean
+NEARLY_ALL = 0.499  # trimmed by this share at either end, a mean is a median (the mean of two middle values)
 NUMBERS_AT_ONCE = 2**22
 
 
@@ -61,7 +61,7 @@ class Robust:
             )
 
     def admit(self, uploads: Uploads, receive: Tensor, source: Tensors) -> tuple[Uploads, Tensors, Tensor]:
-        """Return what counts of the uploads, their tensors as they came, and who receives; of the refused, nothing."""
+        """Return the uploads that count, their tensors as sent, and who receives; refused uploads are left out."""
         if self.way == "none":
             return uploads, uploads.own, receive
         fine = plausible(uploads, source)
@@ -78,7 +78,7 @@ class Robust:
         return each(weights, lambda w: capped(w, self.cap)) if self.way == "cap" else weights
 
     def mix(self, weights: Mixing, own: Tensors, sent: Tensors) -> Tensors:
-        """Mix what was admitted; `sent` is the same before it was clipped."""
+        """Mix what was admitted; `sent` is the same before clipping."""
         if self.way in ("median", "trimmed"):
             return trimmed(weights, own, 0.5 if self.way == "median" else self.trim)
         mixed = mix(weights, own)
@@ -88,7 +88,7 @@ class Robust:
 
 
 def plausible(uploads: Uploads, source: Tensors, bound: float = BOUND) -> Tensor:
-    """Return which uploads[N] can be true, by the numbers alone."""
+    """Return which uploads[N] can be true, judged by their numbers only."""
     fine = torch.ones_like(uploads.active)
     for name, tensor in uploads.own.items():
         rows, n = tensor.reshape(len(tensor), -1), tensor[0].numel()
@@ -101,7 +101,7 @@ def plausible(uploads: Uploads, source: Tensors, bound: float = BOUND) -> Tensor
 
 
 def without(uploads: Uploads, refused: Tensor, source: Tensors) -> Uploads:
-    """Return the uploads as if the refused ones had not come: rows of the source model, without weight."""
+    """Return the uploads as if the refused ones had not arrived: rows of the source model, without weight."""
     own = {name: choose_rows(refused, source[name].expand_as(tensor), tensor) for name, tensor in uploads.own.items()}
     signals = {name: choose_rows(refused, torch.zeros_like(s), s) for name, s in uploads.signals.items()}
     trust = uploads.active.float() if uploads.trust is None else uploads.trust
@@ -169,7 +169,7 @@ def _inner_mean(values: Tensor, counts: Tensor, share: float) -> Tensor:
     upto = counts.cumsum(1)
     upto = (upto / upto[:, -1:]).clamp(share, 1 - share)
     inside = torch.cat([upto[:, :1] - share, upto.diff(dim=1)], 1)
-    return (inside * values).sum(1) / inside.sum(1)  # 1 - 2 share, but for rounding, which a median would show
+    return (inside * values).sum(1) / inside.sum(1)  # 1 - 2 share, apart from rounding, which a median would show
 
 
 def _own_share(weights: Mixing, name: str, like: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from fedctta.clients import Client
 from fedctta.network import Network
 
-SHARE = 0.25  # of the device: a captured round and one played as ever, to compare them, each hold theirs
+SHARE = 0.25  # of the device: a captured round and an ordinary one, which are compared, each need their own
 ACTIVATIONS = 6  # what an adapting client holds, in plain passes: about 5.5 with Tent and BBN, ResNeXt-29, on an H200
 COPIES = 4  # of what a client owns: before, gradient, adapted, mixed
 

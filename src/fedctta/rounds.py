@@ -31,7 +31,7 @@ from fedctta.robust import Robust
 
 
 class State(NamedTuple):
-    """All that lives on from round to round: the clients, the server's memory, and uploads on their way."""
+    """All that is kept from round to round: the clients, the server's memory, and uploads that have not arrived yet."""
 
     clients: Client
     memory: Tensors
@@ -40,18 +40,18 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Late:
-    """What an upload that comes `age` rounds late counts: decay^age, or nothing."""
+    """The weight of an upload that arrives `age` rounds late: decay^age, or 0."""
 
     stale: Literal["discount", "refuse"] = "discount"
     decay: float = 0.5
 
     def trust(self, age: int) -> float:
-        """Return what an upload of this age counts; one of this round counts 1."""
+        """Return the weight of an upload of this age; an upload of this round has weight 1."""
         return 0.0 if age and self.stale == "refuse" else self.decay**age
 
 
 class Outcome(NamedTuple):
-    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes moved."""
+    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes sent."""
 
     logits: Tensor
     collaboration: Tensor | None
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Federation:
-    """A client method and a server method, and the server they meet at."""
+    """A client method, a server method, and the server."""
 
     adapter: Adapter
     aggregator: Aggregator
@@ -73,8 +73,8 @@ class Federation:
     liars: Liars | None = None
     noise: Noise | None = None
     predict: Literal["after", "before"] = "after"  # the round's adaptation and download
-    batch: int = 10  # images a client sees at once, for what is learnt from source images
-    ahead: bool = True  # on a GPU, let the server work out beforehand what does not depend on adaptation
+    batch: int = 10  # images per client and round, for methods that learn from source images
+    ahead: bool = True  # on a GPU, let the server compute in advance what does not depend on adaptation
 
     @property
     def network(self) -> Network:
@@ -89,7 +89,7 @@ class Federation:
             learnt = self.adapter.study(self.network, self.server.images(self.adapter.source_images), self.batch)
             client = client._replace(private={**client.private, **learnt})
         clients = stack(client, self.server.clients)
-        if "key" in clients.private:  # a method with chance in it: no two clients shall draw the same
+        if "key" in clients.private:  # a method that draws random numbers: every client needs its own key
             key = keys(self.server.seed, self.server.clients, self.network.device)
             clients = clients._replace(private={**clients.private, "key": key})
         return State(clients, memory)
@@ -110,8 +110,8 @@ class Federation:
     ) -> tuple[State, Outcome]:
         """Play round t on the active clients' batches x[A, B, ...].
 
-        `domain` is for an upper bound only. `joined`[N] are those who were not there in the round before, and
-        `delay`[N] by how many rounds each upload is late (None: nobody, never).
+        `domain` is for an upper bound only. `joined`[N] marks clients that were absent in the round before.
+        `delay`[N] says by how many rounds each upload is late (None: no upload is ever late).
         """
         lift, network = self.server.lift, self.network
         everyone = len(x) == len(active)
@@ -146,9 +146,9 @@ class Federation:
                 give = partial(self.aggregator.contribute, active=uploads.active, memory=memory)
                 mixed = self.robust.mix(mixing, give(uploads.own), give(sent))
                 received, memory = self.aggregator.step(mixed, receive, memory)
-            if delay is not None and not uploads.active.any():  # nothing has come: the server has nothing to learn
+            if delay is not None and not uploads.active.any():  # nothing has arrived: the memory stays
                 memory = state.memory
-            if not all_receive:  # rows of those who do not may hold what they sent, now or some rounds ago
+            if not all_receive:  # rows of clients that do not receive may hold older uploads
                 received = {name: choose_rows(receive, new, shared[name]) for name, new in received.items()}
             clients = clients._replace(own={**clients.own, **received})
             weights = overall(mixing, shared)
@@ -166,13 +166,13 @@ class Federation:
         return self.server.lift(partial(function, self.network))(clients, x)
 
     def _noisy(self, noise: Noise, shared: Tensors, t: int, x: Tensor, who: Tensor | slice) -> Tensors:
-        """Return the shared tensors, those of the clients who are there as they are released."""
+        """Return the shared tensors; those of present clients with noise, as they are released."""
         chance = fork(fork(keys(self.server.seed, self.server.clients, x.device), noise.purpose), t)
         released = self.server.lift(partial(noise.release, self.network))(chance[who], x)
         return put(Client(shared), who, Client({name: released[name] for name in shared})).own
 
     def _welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> tuple[Client, int]:
-        """Return the clients after the server has greeted those who joined, and the bytes it sent them."""
+        """Return the clients after the server has sent its model to those that joined, and the bytes it sent."""
         if not self.aggregator.communicates:
             return state.clients, 0
         shared = self.aggregator.shares(self.network, state.clients.own)
@@ -184,7 +184,7 @@ class Federation:
         return clients, int(joined.sum()) * bytes_each(greeted)
 
     def _receive(self, clients: Client, x: Tensor, active: Tensor, receive: Tensor) -> Client:
-        """Let the clients in the mask `receive`, who are all active, take in what came."""
+        """Call `Adapter.receive` for the clients in the mask `receive`, which are all active."""
         if receive is active and len(x) == len(active):
             return put(clients, slice(None), self._each(self.adapter.receive, clients, x))
         who = receive.nonzero().squeeze(1)
@@ -195,16 +195,16 @@ class Federation:
     def _late(
         self, uploads: Uploads, post: Tensors, t: int, active: Tensor, delay: Tensor
     ) -> tuple[Uploads, Tensor, Tensors]:
-        """Return the uploads the server has in round t, those who take part in it, and the mailbox after it.
+        """Return the uploads the server has in round t, the clients that take part in it, and the mailbox after it.
 
-        A client that is late puts its upload in the mail, keeps its model, and takes no part in this round. A late
-        upload that is due is as much news as one of this round, as far as it is trusted. So if several of client i are
-        there, of ages a_1 < a_2 < ..., the server holds their mean and trusts it like the newest:
+        A client whose upload is late puts it into the mailbox, keeps its model, and takes no part in this round. If
+        several uploads of client i have arrived, of ages a_1 < a_2 < ..., the server uses their weighted mean, with the
+        weight of the newest:
 
             theta_i = sum_k tau_k theta_ik / sum_k tau_k,    tau_k = decay^a_k,    trust_i = tau_1
 
-        Signals likewise. An upper bound knows of which domains they are, and leaves out those of another domain than
-        the newest.
+        Signals are averaged in the same way. An upper bound knows the domain of each upload, and leaves out uploads
+        from another domain than the newest one's.
         """
         on_time = active & (delay == 0)
         fresh = named("own", uploads.own) | named("signal", uploads.signals)
@@ -239,7 +239,7 @@ def flatten(state: State) -> Tensors:
 
 
 def unflatten(like: State, tensors: Tensors, path: Path) -> State:
-    """Undo `flatten`; clients must have the shapes of `like`, memory and post may have grown names since the start."""
+    """Undo `flatten`; clients must have the shapes of `like`, memory and post may have more names than at the start."""
     parts: dict[str, Tensors] = {"own": {}, "private": {}, "memory": {}, "post": {}}
     for key, tensor in tensors.items():
         part, _, name = key.partition(".")

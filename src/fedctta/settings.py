@@ -1,7 +1,7 @@
 """An experiment as a frozen description, and how words become one.
 
 A description is written as `key=value` words, keyword arguments or a TOML preset. Several values under one key are a
-sweep: every combination is an experiment of its own. Unknown keys are errors.
+sweep: every combination is one experiment. Unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ALONE = "local"
 
 @dataclass(frozen=True)
 class Experiment(Keys):
-    """One run: what is asked, by name.
+    """One run, described by names and numbers.
 
     `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50.
     Batches are predicted after adapting and after the server's answer, or with `predict=before` before both. A
-    share `stragglers` of uploads comes late by 1 to `delay` rounds and counts decay^age, or nothing if `stale` says so.
-    `robust` is how the server guards its mixing (with `cap`, `clip` and `trim`), while so many `liars` tell a `lie`.
-    `noise`, or what `epsilon` and `delta` ask for, goes on uploaded statistics; batches below `min_batch` stay at home.
-    With `retention`, as many images of every domain met are predicted again whenever one is left for good (forgetting).
-    `engine` is what plays the rounds: ours, or Flower's simulation, which is slower and gives the same.
-    `layout` and `size` are for folders of images and masks (dataset=masked).
+    share `stragglers` of uploads is 1 to `delay` rounds late and has the weight decay^age, or none with `stale=refuse`.
+    `robust` is how the server protects its mixing (with `cap`, `clip` and `trim`); `liars` clients tell a `lie`.
+    `noise`, or the noise for `epsilon` and `delta`, is added to uploaded statistics; clients with batches below
+    `min_batch` upload nothing. With `retention`, this number of images of every domain met is predicted again whenever
+    a domain is left for the last time (forgetting). `engine` plays the rounds: ours, or Flower's simulation, which is
+    slower and gives the same. `layout` and `size` are for folders of images and masks (dataset=masked).
     `parameters` holds the methods' own, by method and parameter name.
     """
 
@@ -109,7 +109,7 @@ def parse_words(words: Iterable[str]) -> dict[str, list[str]]:
 
 
 def parse_single(words: Iterable[str], what: str) -> dict[str, str]:
-    """Split `key=value` words where `what` takes one value a key.
+    """Split `key=value` words where `what` takes one value per key.
 
     >>> parse_single(["epochs=2", "corruptions=fog+snow"], "a training")
     {'epochs': '2', 'corruptions': 'fog+snow'}

@@ -1,4 +1,4 @@
-"""A whole stream, round by round: read, play, record, and keep the place.
+"""A whole stream, round by round: read, play, record, and save checkpoints.
 
 An interrupted run continues to the same numbers as an unbroken one.
 """
@@ -26,16 +26,16 @@ from fedctta.tally import Tally
 
 
 class Witness(Protocol):
-    """Looks at the state after every round, and is saved and restored with the run."""
+    """Measures the state after every round; it is saved and restored with the run."""
 
     def measure(self, federation: Federation, state: State, t: int) -> None:
-        """Look at the state after round t."""
+        """Measure the state after round t."""
 
     def tensors(self) -> Tensors:
         """Return everything a resumed run needs."""
 
     def restore(self, saved: Tensors, path: Path) -> None:
-        """Take over what `tensors` gave."""
+        """Restore what `tensors` returned."""
 
 
 def simulate(
@@ -49,11 +49,11 @@ def simulate(
     retention: Witness | None = None,
     predictions: bool = False,
 ) -> Tally:
-    """Walk the whole stream. With `checkpoint`, start from what is saved there and save on the way.
+    """Play the whole stream. With `checkpoint`, start from what is saved there, and save regularly.
 
-    `retention` is shown the state after every round. With `predictions`, the tally keeps every predicted class.
+    `retention` gets the state after every round. With `predictions`, the tally keeps every predicted class.
 
-    Ctrl-C finishes the round under way, saves the place and raises KeyboardInterrupt.
+    Ctrl-C finishes the current round, saves a checkpoint and raises KeyboardInterrupt.
     """
     device = federation.network.device
     state, start = federation.start(), 0
@@ -102,7 +102,7 @@ def simulate(
 
 
 def _foreseeable(federation: Federation, stream: Stream) -> bool:
-    """Whether the server will hear from everybody in every round just what they see, and there is a GPU to use it."""
+    """Whether all clients send unchanged uploads in every round, and there is a GPU to compute in advance."""
     as_usual = stream.delay is None and federation.liars is None and federation.robust.way == "none"
     everybody = bool((stream.domain != ABSENT).all())
     return federation.ahead and as_usual and everybody and federation.network.device.type == "cuda"
@@ -111,21 +111,21 @@ def _foreseeable(federation: Federation, stream: Stream) -> bool:
 def _player(
     federation: Federation, stream: Stream, tally: Tally, resident: Resident | None, read: Callable[[int], Batches]
 ) -> Callable[[State, int], State]:
-    """Return the function that plays and records a round, by graphs where possible."""
-    as_ever = partial(_next, federation, stream, tally, read)
+    """Return the function that plays and records a round, with CUDA graphs where possible."""
+    without_graph = partial(_next, federation, stream, tally, read)
     if federation.graphs == "always" and resident is None:
         raise UserError(
             "lift=graph needs images with one label each that fit on a CUDA GPU: use lift=vmap or lift=auto"
         )
     if federation.graphs == "never" or resident is None:
-        return as_ever
+        return without_graph
     replay = Replay(federation, stream, tally, resident)
 
     def play(state: State, t: int) -> State:
         ready = replay.ready(state, t)
         if federation.graphs == "always":
             replay.insist()
-        return replay.next(state, t) if ready else as_ever(state, t)
+        return replay.next(state, t) if ready else without_graph(state, t)
 
     return play
 
@@ -158,7 +158,7 @@ def _next(
     tally.record(t, outcome.logits, labels, domain)
     moved = (outcome.bytes_up, outcome.bytes_down)
     if outcome.collaboration is None:
-        tally.record_bytes(moved)  # newcomers are sent a model in other rounds as well
+        tally.record_bytes(moved)  # newcomers can be sent a model in rounds without an aggregation too
     else:
         tally.record_collaboration(t, outcome.collaboration, domain, moved)
     return state

@@ -1,4 +1,4 @@
-"""What is counted while a run goes on. Tensors stay on the device: a round never waits for the host."""
+"""The counts of a run. Tensors stay on the device: a round never waits for the host."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedctta.metrics import BINS, MILLION
 from fedctta.network import Tensors
 from fedctta.streams import ABSENT, Stream
 
-KEPT_MATRIX_BYTES = 64 * 2**20  # memory for matrices over time, whatever the number of rounds and clients
+KEPT_MATRIX_BYTES = 64 * 2**20  # memory for matrices over time, for any number of rounds and clients
 
 
 class Tally:
     """Counts of one run, in arrays whose size is known before the first round.
 
-    Of dense data pixels are counted, those labelled `IGNORE` nowhere, and one predicted mask a domain is kept. With
+    For dense data pixels are counted, except those labelled `IGNORE`, and one predicted mask per domain is kept. With
     `predictions`, every predicted class is kept too, for comparisons.
     """
 
@@ -70,7 +70,7 @@ class Tally:
     def count(self, when: Tensor, logits: Tensor, labels: Tensor, domain: Tensor) -> None:
         """Count the predictions of round when[1]; the only place where labels are used.
 
-        The host decides nothing here if everybody is there, so that a CUDA graph may hold it.
+        The host decides nothing here if all clients are present, so a CUDA graph can contain it.
         """
         log_p = logits.log_softmax(-1)
         confidence, predicted = log_p.exp().max(-1)
@@ -102,7 +102,7 @@ class Tally:
 
     @staticmethod
     def _note(table: Tensor, when: Tensor, who: Tensor, values: Tensor) -> None:
-        """Write what clients `who` have into their places of row when[1] of table[T, N, ...]."""
+        """Write the values of clients `who` into row when[1] of table[T, N, ...]."""
         row = torch.zeros_like(table[0]).index_copy_(0, who, values.to(table.dtype))
         table.index_copy_(0, when, row[None])
 
@@ -115,18 +115,18 @@ class Tally:
                 self.masks[k] = predicted[row, : height * width].view(height, width)
 
     def record_collaboration(self, t: int, weights: Tensor, domain: Tensor, moved: tuple[int, int]) -> None:
-        """Note W of round t, the share of it on clients of the same domain, and the bytes it moved."""
+        """Record W of round t, its share on clients of the same domain, and the bytes sent."""
         self.count_collaboration(weights, domain)
         self.record_bytes(moved)
         if t in self._place:
             self.matrices[self._place[t]] = weights.to_dense()
 
     def record_bytes(self, moved: tuple[int, int]) -> None:
-        """Add the bytes that went up and down in a round."""
+        """Add the bytes sent up and down in a round."""
         self.bytes += torch.tensor(moved)
 
     def count_collaboration(self, weights: Tensor, domain: Tensor) -> None:
-        """Add up the share of W on clients of the same domain; a CUDA graph may hold it."""
+        """Add up the share of W on clients of the same domain; a CUDA graph can contain it."""
         active = domain != ABSENT
         if weights.is_sparse:
             i, j = weights._indices()  # as they are: putting them in order is of no use here
@@ -137,7 +137,7 @@ class Tally:
             self.same_domain += torch.stack([(same * active).sum(), active.sum()])
 
     def keep_matrix(self, when: Tensor, weights: Tensor) -> None:
-        """Keep W of round when[1], one of `kept_rounds`; a CUDA graph may hold it."""
+        """Keep W of round when[1], one of `kept_rounds`; a CUDA graph can contain it."""
         self.matrices.index_copy_(0, self._places.index_select(0, when), weights.to_dense()[None])
 
     def keeps(self, t: int) -> bool:
@@ -184,7 +184,7 @@ class Tally:
         return {f"tally.{name}": getattr(self, name) for name in self._saved}
 
     def restore(self, saved: Tensors, path: Path) -> None:
-        """Take over what `tensors` gave."""
+        """Restore what `tensors` returned."""
         for name in self._saved:
             mine, theirs = getattr(self, name), saved.get(f"tally.{name}")
             if theirs is None or theirs.shape != mine.shape:

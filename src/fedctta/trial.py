@@ -37,7 +37,7 @@ def play(
     resume: bool,
     watch: Callable[[int], Callable[[int, Tally], None]],
 ) -> Record:
-    """Play one experiment; keep its place while it runs and its record when it is done."""
+    """Play one experiment; save checkpoints while it runs, and its record when it is done."""
     device = choose_device(experiment.device)
     federation, stream, settings = workshop.assemble(experiment, device)
     place = checkpoint = None
@@ -81,7 +81,7 @@ def play(
 
 @contextmanager
 def saying_what_is_unusual(experiment: Experiment, federation: Federation) -> Iterator[None]:
-    """Add to the news that predictions are not finite what may be why: values that differ from the defaults."""
+    """Add possible reasons to the error that predictions are not finite: values that differ from the defaults."""
     try:
         yield
     except NotFinite as error:
@@ -96,7 +96,7 @@ def saying_what_is_unusual(experiment: Experiment, federation: Federation) -> It
 
 
 def check(experiment: Experiment, workshop: Workshop) -> None:
-    """Refuse what `play` would refuse, and play nothing: a sweep tells it before its first run."""
+    """Refuse what `play` would refuse, without playing: a sweep then fails before its first run."""
     stream = workshop.check(experiment, choose_device(experiment.device))
     if experiment.engine == "flower":
         from fedctta.fleet.engine import check as check_flower  # Flower is an extra
@@ -119,7 +119,7 @@ def _place(experiment: Experiment, identity: str, folder: Path) -> Path:
 def _identity(experiment: Experiment, workshop: Workshop, federation: Federation, stream: Stream) -> str:
     """A short hash of all that decides the numbers: version, description, model, schedule, samples, images, labels.
 
-    And of the files the adapter reads.
+    It includes the files that the adapter reads.
     """
     digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
     data, network = stream.data, federation.network

@@ -45,11 +45,11 @@ from fedctta.streams import ABSENT, Schedule, Stream, build, schedules
 DEFAULT_MODEL = {"cifar10-c": "resnet8", "cifar100-c": "resnext29", "shapes-c": "resnet8-w16"}
 DEFAULT_DENSE_MODEL = "unet"
 DEFAULT_SLOTS = 50
-LARGE = 64 * 64  # pixels of an image from which on fewer go through a model at once
+LARGE = 64 * 64  # pixels per image above which fewer images pass through a model at once
 
 
 class Parts(NamedTuple):
-    """What an experiment names, made and found to fit together."""
+    """The parts that an experiment names, built and checked to fit together."""
 
     schedule: Schedule
     sampler: Sampler
@@ -79,7 +79,7 @@ class Workshop:
         self._hashed: tuple[AnyDomains, bytes] | None = None
 
     def assemble(self, experiment: Experiment, device: torch.device) -> tuple[Federation, Stream, dict[str, Any]]:
-        """Build the federation and its stream, and the settings as they turned out."""
+        """Build the federation and its stream, and return the settings with all defaults resolved."""
         parts = self._parts(experiment, device)
         lift = self._choose_lift(experiment, parts)
         federation, guards = _federate(experiment, parts, lift)
@@ -99,7 +99,7 @@ class Workshop:
         return federation, stream, settings
 
     def check(self, experiment: Experiment, device: torch.device) -> Stream:
-        """Refuse what `assemble` would, without measuring anything; return the stream."""
+        """Refuse what `assemble` would refuse, without measuring anything; return the stream."""
         parts = self._parts(experiment, device)
         _federate(experiment, parts, by_loop)
         return parts.stream
@@ -139,7 +139,7 @@ class Workshop:
     def _choose_lift(self, experiment: Experiment, parts: Parts) -> Lifter:
         network, client, stream = parts.network, parts.client, parts.stream
         height, width, channels = stream.shape
-        load = max(1, height * width // LARGE) if stream.data.dense else 1  # how many small images one is worth
+        load = max(1, height * width // LARGE) if stream.data.dense else 1  # how many small images one image counts as
         fit = clients_that_fit(network, client, experiment.batch, (channels, height, width))
         lift = choose_lift(parts.lift, network, client, experiment.batch * load, fit)
         if parts.lift != "auto" or network.device.type != "cpu" or stream.data.dense:
@@ -157,7 +157,7 @@ class Workshop:
         return find_weights(model, experiment.dataset, experiment.weights)
 
     def slots(self, experiment: Experiment) -> int:
-        """Return how many slots a domain lasts: those asked for, or as many as there are images for."""
+        """Return how many slots a domain lasts: the number asked for, or as many as there are images for."""
         if experiment.slots:
             return experiment.slots
         schedule, sampler = (
@@ -168,7 +168,7 @@ class Workshop:
         return affordable_slots(sampler.share(self.data(*data_keys(experiment)).count, clients), experiment.batch)
 
     def hash_images(self, data: AnyDomains) -> bytes:
-        """Return a hash of the names, the classes and every image; that of the data asked for last is remembered."""
+        """Return a hash of the names, the classes and every image; the last one is cached."""
         if self._hashed is None or self._hashed[0] is not data:
             digest = hashlib.sha256(repr((data.names, data.classes)).encode())
             for name in data.names:
@@ -218,7 +218,7 @@ class Workshop:
 
 
 def _federate(experiment: Experiment, parts: Parts, lift: Lifter) -> tuple[Federation, dict[str, Any]]:
-    """Put the parts together, and what the experiment asks for against liars and for privacy."""
+    """Put the parts together, with the protection against liars and for privacy that the experiment asks for."""
     network, stream = parts.network, parts.stream
     height, width, channels = stream.shape
 
@@ -261,7 +261,7 @@ def choose_model(experiment: Experiment, data: AnyDomains) -> str:
 
 
 def check_domains(data: Domains) -> Domains:
-    """Refuse images that are not uint8 [n, H, W, 3] in every domain, with one label each, of the classes there are."""
+    """Refuse images that are not uint8 [n, H, W, 3] in every domain, with one label each, of the known classes."""
     refuse_twice(data.names, "Domains.names")
     for name in data.names:
         images = data.images.get(name)
@@ -285,19 +285,19 @@ def _has_nan(images: NDArray[Any]) -> bool:
 
 
 def data_keys(experiment: Experiment) -> tuple[Any, ...]:
-    """Return what `Workshop.data` is asked for."""
+    """Return the arguments of `Workshop.data`."""
     return tuple(getattr(experiment, key) for key in ("dataset", "severity", "domains", "folder", "layout", "size"))
 
 
 def affordable_slots(images: int, batch: int) -> int:
-    """Return how many slots a domain a client's images suffice for, at most the papers' 50."""
+    """Return for how many slots per domain a client's images suffice, at most the papers' 50."""
     return max(1, min(DEFAULT_SLOTS, images // batch))
 
 
 def _try_on(network: Network, data: AnyDomains, device: torch.device, how: Lift) -> tuple[AnyDomains, Lift]:
-    """Run two images through the model, so that a misfit is told before the first round.
+    """Run two images through the model, so that a model that does not fit is reported before the first round.
 
-    Return the data, with as many classes as the model knows if theirs are only counted, and how to lift the model.
+    Return the data, with the model's number of classes if theirs are only numbers, and how to lift the model.
     """
     image = data.images[data.names[0]][:2]
     shape = image.shape[1:]
@@ -351,7 +351,7 @@ def _no_images(experiment: Experiment) -> UserError:
 
 
 def public_images(experiment: Experiment, count: int, device: torch.device) -> Tensor:
-    """The first clean test images, as a probe that everybody knows."""
+    """The first clean test images, as a probe that all clients know."""
     if experiment.dataset == "scenes":
         return to_input(np.asarray(load_scenes("test").images[:count]), device)
     if experiment.dataset in DENSE:

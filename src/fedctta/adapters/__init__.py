@@ -1,6 +1,6 @@
-"""What one client does with one batch of unlabelled images. One method a file.
+"""What one client does with one batch of unlabelled images. One method per file.
 
-An adapter is written for a single client and knows nothing of the others; the engine lifts it to all of them. It is a
+An adapter is written for one client and knows nothing about the others; the engine lifts it to all of them. It is a
 frozen dataclass: its fields are its parameters, reachable from the command line as `name.parameter=value`.
 """
 
@@ -42,7 +42,7 @@ class Adapter:
 
     @property
     def source_images(self) -> int:
-        """How many clean, unlabelled images of the source `study` wants; 0 for none."""
+        """How many clean, unlabelled images of the source `study` needs; 0 for none."""
         return 0
 
     def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
@@ -58,12 +58,12 @@ class Adapter:
 
     @property
     def measures(self) -> bool:
-        """Whether all that a client owns is measured on the batch at hand, with nothing older in it."""
+        """Whether all that a client owns is measured on the current batch, without anything older."""
         return False
 
     @property
     def receives(self) -> bool:
-        """Whether the client does something with a model it is sent, beside predicting with it (see `receive`)."""
+        """Whether the client does something with a model it receives, besides predicting with it (see `receive`)."""
         return False
 
     def receive(self, network: Network, client: Client, x: Tensor) -> Client:
@@ -77,19 +77,19 @@ class Adapter:
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K] of x by the model that the update on x starts from (`predict=before`). Pure; no labels.
 
-        Called in place of `predict`, with the client as it is before `adapt`. A method overrides it where its update
-        starts from another model than the client holds, or where its `predict` reads what `adapt` has left.
+        Called in place of `predict`, with the client as it is before `adapt`. A method overrides it if its update
+        starts from another model than the client's, or if its `predict` reads what `adapt` has stored.
         """
         return self.predict(network, client, x)
 
     def predicts_alike(self, communicates: bool) -> bool:
-        """Whether predictions before and after the update are the same; `communicates`: a server comes in between."""
+        """Whether predictions before and after the update are the same; `communicates`: there is a server."""
         return False
 
     def reads(self, network: Network) -> tuple[Path, ...]:
         """Return the files, beside the model's weights, on which results depend: a run is not reused when they change.
 
-        Asked after `check`, so they are there.
+        Called after `check`, so the files exist.
         """
         return ()
 

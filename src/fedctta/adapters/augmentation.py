@@ -47,7 +47,7 @@ def view_keys(key: Tensor, count: int) -> Tensor:
 
 
 def views(x: Tensor, key: Tensor, kind: Kind = "cotta", count: int = 32) -> Tensor:
-    """Return so many views [V, B, 3, H, W] of x[B, 3, H, W], each drawn on its own."""
+    """Return V views [V, B, 3, H, W] of x[B, 3, H, W], each drawn independently."""
     drawn: Tensor = torch.func.vmap(lambda one: augment(x, one, kind))(view_keys(key, count))
     return drawn
 
@@ -56,7 +56,7 @@ def jitter(x: Tensor, strength: Tensor, order: Tensor) -> Tensor:
     """Change brightness, contrast, saturation, gamma and hue by strength[5] in [-1, 1], operation i as number order[i].
 
     An order that differs from client to client cannot decide what is run under vmap, so each of the five steps does
-    everything, at strength 0 but for the operation whose turn it is.
+    everything, at strength 0 except for the current operation.
     """
     for step in range(5):
         brightness, contrast, saturation, gamma, hue = (strength * (order == step)).unbind()
@@ -89,7 +89,7 @@ def turn_hue(x: Tensor, by: Tensor) -> Tensor:
 def move(
     x: Tensor, angle: Tensor, across: Tensor, down: Tensor, zoom: Tensor, flip: Tensor, beyond: str, margin: int = 0
 ) -> Tensor:
-    """Turn clockwise by radians, zoom, shift by pixels, then mirror (flip = -1), with so many pixels more on each side.
+    """Turn clockwise by radians, zoom, shift by pixels, then mirror (flip = -1), with a margin of pixels on each side.
 
     The pixel (u, v) of the result, counted from the centre, is read at (u' cos + v' sin, v' cos - u' sin) / zoom with
     u' = flip u - across and v' = v - down.

@@ -114,7 +114,7 @@ class ETA(EATA):
 
 @dataclass(frozen=True)
 class RDumb(EATA):
-    """ETA that starts over from the source after every so many batches."""
+    """ETA that restarts from the source model after a fixed number of batches."""
 
     name: ClassVar[str] = "rdumb"
     fisher: float = 0.0

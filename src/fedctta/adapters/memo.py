@@ -62,7 +62,7 @@ class MEMO(Adapter):
         return client._replace(private={"key": advance(client.private["key"])})
 
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
-        """Return the logits[B, K] of B models, one an image."""
+        """Return the logits[B, K] of B models, one per image."""
         rule, parameters = mixed_statistics(self.alpha), network.parameters
 
         def of_one(image: Tensor, key: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""What the server does with all uploads. One method a file, its paper's equations as pure functions.
+"""What the server does with all uploads. One method per file, its paper's equations as pure functions.
 
 Nearly every method is a row-stochastic collaboration matrix W: client i receives sum_j W_ij theta_j. An aggregator
 computes W (one for the model, or one for each of its tensors); the engine mixes, and the aggregator may take one more
-step on the result. It is a frozen dataclass whose fields are its parameters, and what it must remember between rounds
-is a dictionary of tensors that it is handed and gives back.
+step on the result. It is a frozen dataclass whose fields are its parameters. What it must remember between rounds is
+a dictionary of tensors, which it gets and returns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedctta.network import Network, Tensors
 from fedctta.registry import Registry
 from fedctta.rows import row_by_row
 
-# W[N, N], the same with few weights a row, or the same by way of groups
+# W[N, N], the same with few weights per row, or the same via groups
 Weights = Tensor | Neighbours | Groups
 # One for the whole model, or one for each of its tensors by name
 Mixing = Weights | Mapping[str, Weights]
@@ -31,10 +31,10 @@ Mixing = Weights | Mapping[str, Weights]
 class Uploads(NamedTuple):
     """What the server holds in one round, stacked over the N clients.
 
-    `own` are the clients' models as far as they are shared, `signals` the small extras the aggregator asked for. Rows
-    of clients that are not `active` are their last ones. `domain` is filled only for an upper bound (see
-    `Aggregator.upper_bound`). `trust` says what an upload counts: 1 if it is of this round, less the older it is, 0 if
-    there is none; the engine weights W by it, so that only a method with a scale of its own has to look.
+    `own` are the uploaded parts of the clients' models, `signals` the small extras the aggregator asked for. Rows of
+    clients that are not `active` are their last ones. `domain` is filled only for an upper bound (see
+    `Aggregator.upper_bound`). `trust` is the weight of an upload: 1 if it is of this round, less the older it is, 0 if
+    there is none. The engine multiplies W by it, so most methods need not read it.
     """
 
     own: Tensors
@@ -68,7 +68,7 @@ class Aggregator:
     colour: ClassVar[str] = ""  # in figures, as #rrggbb; without one, the next that is free
     baseline: ClassVar[bool] = False  # True: stands above the methods in tables
     communicates: ClassVar[bool] = True  # False: nothing is sent, W is the identity
-    upper_bound: ClassVar[bool] = False  # True: is told the true domains; a yardstick, not a method
+    upper_bound: ClassVar[bool] = False  # True: gets the true domains; for comparison, not a method
 
     def check(self, network: Network, own: Tensors) -> None:
         """Raise a UserError if models of which clients own these tensors cannot be aggregated."""
@@ -78,33 +78,33 @@ class Aggregator:
         return {}
 
     def shares(self, network: Network, own: Tensors) -> Tensors:
-        """Return the part of the clients' models that travels; the rest stays where it is."""
+        """Return the part of the clients' models that is uploaded; the rest stays with the client."""
         return own
 
     def welcome(self, own: Tensors, joined: Tensor, memory: Tensors) -> Tensors:
-        """Return all clients' shared tensors before a round in which `joined`[N] came in; by default they keep theirs.
+        """Return all clients' shared tensors before a round in which `joined`[N] join; by default they keep theirs.
 
-        A server that keeps a model of its own hands it out here. Rows of all others must stay.
+        A server that keeps its own model sends it here. Rows of all other clients must not change.
         """
         return own
 
     def keeps(self, memory: Tensors) -> Tensors:
-        """Return the model the server keeps of its own, if it does."""
+        """Return the server's own model, if it keeps one."""
         return {}
 
     def mixes(self, measured: bool) -> bool:
         """Whether clients receive what the engine mixes, and not what the server remembers.
 
-        `measured`: all that they upload was measured on one batch.
+        `measured`: everything they upload was measured on one batch.
         """
         return True
 
     def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
-        """Return memories for what can be worked out beforehand, given all that clients will see in a simulation.
+        """Return memories that can be computed in advance, given all that clients will see in a simulation.
 
-        `rounds` are those that end with an aggregation, in all of which everybody takes part; `read`(t) gives the
-        batches x[N, B, ...] of round t. Only what does not depend on adaptation can be foreseen, and only to do at
-        once what would give the same round by round.
+        `rounds` are those that end with an aggregation; all clients take part in all of them. `read`(t) gives the
+        batches x[N, B, ...] of round t. Only what does not depend on adaptation can be computed in advance, and the
+        result must be the same as round by round.
         """
         return {}
 
@@ -117,20 +117,20 @@ class Aggregator:
         raise TypeError(f"{type(self).__name__} must define collaborate")
 
     def contribute(self, own: Tensors, active: Tensor, memory: Tensors) -> Tensors:
-        """Return what is mixed of every client, given the uploads and the memory of `collaborate`: by default `own`.
+        """Return the tensors to be mixed, given the uploads and the memory of `collaborate`: by default `own`.
 
         A server that remembers uploads may mix more than the newest ones. Row by row: what one client contributes
-        depends on its own uploads only. Absent clients' rows must stay.
+        depends on its own uploads only. Absent clients' rows must not change.
         """
         return own
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """Return the models to send, given the mixed ones, and the new memory. Absent clients' rows must stay."""
+        """Return the models to send, given the mixed ones, and the new memory. Absent clients' rows must not change."""
         return mixed, memory
 
 
 def mix(weights: Mixing, own: Tensors) -> Tensors:
-    """Give client i the model sum_j W_ij theta_j. Vectors, being many and short, are mixed side by side."""
+    """Give client i the model sum_j W_ij theta_j. Vectors, many and short, are concatenated and mixed at once."""
     alike: dict[tuple[int, torch.dtype], list[str]] = {}
     for name, tensor in own.items():
         if tensor.dim() == 2:
@@ -150,20 +150,20 @@ def _mixed(weights: Weights, tensor: Tensor) -> Tensor:
         return tensor
     if not row_by_row(tensor):
         return (weights @ tensor.reshape(len(tensor), -1)).view_as(tensor)
-    # Rows as they lie in memory, so that neither they nor the result have to be put in order.
+    # Rows in their memory order, so that neither they nor the result have to be copied.
     flat = tensor.as_strided((len(tensor), tensor[0].numel()), (tensor.stride(0), 1))
     return (weights @ flat).as_strided(tensor.shape, tensor.stride())
 
 
 def of_tensor(weights: Mixing, name: str) -> Weights:
-    """Return the W by which one of the model's tensors is mixed."""
+    """Return the W that mixes one of the model's tensors."""
     return weights[name] if isinstance(weights, Mapping) else weights
 
 
 def overall(weights: Mixing, own: Tensors) -> Tensor:
     """Return one W for the whole model: the mean of those of its tensors, each counted by its size.
 
-    With few weights a row it is a sparse tensor.
+    With few weights per row it is a sparse tensor.
     """
     if not isinstance(weights, Mapping):
         return matrix(weights)
@@ -180,17 +180,17 @@ def matrix(weights: Weights) -> Tensor:
 
 
 def restrict(weights: Mixing, receive: Tensor, trust: Tensor | None = None) -> Mixing:
-    """Weight the columns of W by `trust`[N], renormalise its rows, and let those who do not `receive` keep their model.
+    """Weight the columns of W by `trust`[N], renormalise its rows, and let clients not in `receive` keep theirs.
 
-    Without trust, those who receive are those who sent. For a softmax over W this then equals the softmax over those
-    present. A row left without weight falls back to itself.
+    Without `trust`, the clients that receive are those that sent. For a softmax over W this then equals the softmax
+    over the present clients. A row without any weight becomes the row of the identity.
     """
     trust = receive if trust is None else trust
     return each(weights, lambda w: _dense(w, receive, trust) if isinstance(w, Tensor) else w.restricted(receive, trust))
 
 
 def each(weights: Mixing, change: Callable[[Weights], Weights]) -> Mixing:
-    """Change the W of the model, or those of its tensors: once, where many share one."""
+    """Change the W of the model, or those of its tensors: only once where several tensors share one."""
     if not isinstance(weights, Mapping):
         return change(weights)
     changed = {key: change(w) for key, w in {id(w): w for w in weights.values()}.items()}

@@ -198,7 +198,7 @@ def noise_of(key: Tensor, clients: int, slots: int, how: Training) -> Noise | No
 
 
 def epochs_at_once(each: int, how: Training) -> int:
-    """Return for how many epochs noise is drawn at once, if an epoch takes so many numbers."""
+    """Return for how many epochs noise is drawn at once, given the numbers per epoch."""
     return min(how.epochs, max(1, MANY // each))
 
 

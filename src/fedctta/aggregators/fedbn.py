@@ -1,4 +1,4 @@
-"""FedBN: FedAvg, but BatchNorm stays at home.
+"""FedBN: FedAvg, but BatchNorm tensors are not uploaded.
 
 theta_il <- (1/N) sum_j theta_jl      for every tensor l outside BatchNorm layers
 theta_il <- theta_il                  for their scales, shifts and statistics, which are not sent at all
@@ -16,7 +16,7 @@ from fedctta.network import Network, Tensors
 
 @dataclass(frozen=True)
 class FedBN(FedAvg):
-    """Average all models equally, but for BatchNorm tensors, which stay at home."""
+    """Average all models equally, except BatchNorm tensors, which stay with the client."""
 
     name: ClassVar[str] = "fedbn"
     title: ClassVar[str] = "FedBN"

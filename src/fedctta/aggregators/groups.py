@@ -1,4 +1,4 @@
-"""W by way of K groups: N x K numbers in place of N x N, and as much less to compute.
+"""W via K groups: N x K numbers instead of N x N, and proportionally less to compute.
 
     W_ij = sum_k takes_ik gives_kj + alone_i [i = j]
 

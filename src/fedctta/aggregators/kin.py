@@ -1,43 +1,43 @@
-"""Kin: the server finds out who shares a domain from how batches look, and remembers every domain it has met.
+"""Kin: the server finds out from the look of batches which clients share a domain, and remembers all domains it met.
 
-Client i says how its batch of B images looks: mean s_i and variance v_i, over images, of the ten numbers of
-`appearance` (88 bytes, with B and a yes or no). Domain k, of at most `domains`, is known by the same two, S_k and V_k,
-from n_k batches. With v the median of v_i over clients, and b_i(k) what was believed of client i, every round:
+Client i describes its batch of B images: mean s_i and variance v_i, over images, of the ten numbers of `appearance`
+(88 bytes, with B and a yes or no). Domain k, of at most `domains`, has the same two vectors, S_k and V_k, computed from
+n_k batches. Let v be the median of v_i over clients, and b_i(k) the belief that client i is in domain k. Every round:
 
     b_i(k) <- ((1 - h) b_i(k) + h / (K + 1)) N(s_i; S_k, V_k (1/B + 1/(B n_k) + a))      h = hazard, a = tolerance
     b_i(0) <- ((1 - h) b_i(0) + h / (K + 1)) N(s_i; s_i, r v)                            a domain not met; r = strange
 
-normalised over the K domains met and the unknown one. It is the forward pass of a hidden Markov model: evidence adds up
-while a client stays, and a shift overrules it. `tolerance` bounds the evidence at that of 1/a images, for clients of
-one domain with different classes. Two clients in unknown domains are alike with the odds
+normalised over the K domains met and the unknown one. It is the forward pass of a hidden Markov model: evidence
+accumulates while a client stays, and a shift overrides it. `tolerance` limits the evidence to that of 1/a images, for
+clients of one domain with different classes. Two clients in unknown domains share a domain with the odds
 
     a_ij / (1 - a_ij) = N(s_i - s_j; 0, 2 (1/B + a) v) / N(0; 0, 2 r v)
 
-The one with most such peers, if any, founds a domain of those with a_ij > 1/2, in the place of the domain with least
-weight. A client then receives the means of its domains, and keeps its own model as far as it is in none:
+The client with most such peers, if any, starts a new domain with all clients with a_ij > 1/2. It replaces the domain
+with the least weight. A client then receives the means of its domains, and keeps its own model as far as it is in none:
 
     W_ij = sum_k b_i(k) b_j(k) / sum_m b_m(k)  +  b_i(0) [i = j]
 
-which is of rank K and a diagonal, and mixed as such. The domains take in what was said of them, each by the weight
-b_i(k): S_k and V_k become means over n_k batches; n_k fades by 0.1 % a round and ends at `horizon`. With clients that
-upload statistics of this very batch (adapter `bn`), the server remembers them as well, m_k and q_k being means over n_k
-batches of d = mean - source mean and of var + d^2:
+which is a matrix of rank K plus a diagonal, and mixed as such. The domains are updated with the new batches, each with
+the weight b_i(k): S_k and V_k become means over n_k batches; n_k falls by 0.1 % per round and is at most `horizon`. If
+clients upload statistics of the current batch (adapter `bn`), the server remembers these as well: m_k and q_k are the
+means over n_k batches of d = mean - source mean and of var + d^2:
 
     mean = source mean + m_k,   var = q_k - m_k^2                   which contains the variance between batches
 
-and sends sum_k b_i(k) (mean, var)_k + b_i(0) (W theta)_i. Running averages of statistics are mixed by W alone: a mean
-over rounds of what already is one would never arrive. Whether statistics are of this batch is seen by the client at
-its first BatchNorm layer. Weights, scales and shifts, which clients learn by small steps, drift towards kin and all
-others at the pace p_i, and what all have learnt in common is pulled back to the source (`drift`):
+and sends sum_k b_i(k) (mean, var)_k + b_i(0) (W theta)_i. Running averages of statistics are mixed by W alone, because
+a mean over rounds of running averages would not converge. The client checks at its first BatchNorm layer whether its
+statistics are of the current batch. Weights, scales and shifts, which clients learn by small steps, move towards kin
+and all others at the pace p_i, and what all have learnt in common is pulled back to the source (`drift`):
 
-    p_i = pace (1 - s_i / skew), but neither below 0 nor above pace
+    p_i = pace (1 - s_i / skew), limited to the range from 0 to pace
 
-What a client has learnt of the classes it sees it should keep, where its kin see others: s_i says how much less often
-one of its images and one of its kin's are of one class than two of its own, 0 being impartial and 1 the most
-(`partiality`, over the last 50 rounds; for it, clients that learn say one number more than there are classes).
+Where its kin see other classes, a client should keep what it has learnt about its own: s_i says how much less often one
+of its images and one of its kin's have the same class than two of its own images; 0 means no difference, 1 is the
+largest (`partiality`, over the last 50 rounds; for it, clients that learn send one number more than there are classes).
 
-Memory: N (K + 4) numbers of beliefs and comparisons, K models of statistics, and the source model as far as clients
-learn it. Nobody's labels, features or images are asked for.
+Memory: N (K + 4) numbers of beliefs and comparisons, K models of statistics, and those tensors of the source model that
+clients learn. The server asks for no labels, features or images.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from fedctta.errors import UserError
 from fedctta.network import Network, Statistics, Tensors, batch_statistics
 
 FADE = 0.999
-SAME = 0.01  # of a standard deviation: statistics that differ by less are of the same batch
+SAME = 0.01  # in standard deviations: statistics that differ by less are of the same batch
 TINY = 1e-8
-LATELY = 0.98  # how much of what was compared counts a round later
+LATELY = 0.98  # factor per round by which older comparisons lose weight
 
 
 @dataclass(frozen=True)
 class Kin(Aggregator):
-    """Find out who shares a domain from how batches look, and remember every domain's statistics."""
+    """Find out from the look of batches which clients share a domain, and remember every domain's statistics."""
 
     name: ClassVar[str] = "kin"
     title: ClassVar[str] = "Kin"
@@ -100,7 +100,7 @@ class Kin(Aggregator):
         return not measured
 
     def init(self, server: Server) -> Tensors:
-        """Know no domain; statistics join when it is known whether clients send them."""
+        """Start without domains; memory for statistics is added when it is known whether clients send them."""
         device = server.network.device
         unknown = torch.zeros(server.clients, self.domains + 1, device=device)
         unknown[:, -1] = 1
@@ -114,7 +114,7 @@ class Kin(Aggregator):
         }
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
-        """Say how the batch looks, of how many images, whether the statistics to be sent are of it, and its classes.
+        """Describe the batch: its look, number of images, whether the uploaded statistics are of it, and its classes.
 
         Classes are guessed for those only who learn, and so have something of their own to keep.
         """
@@ -127,7 +127,7 @@ class Kin(Aggregator):
         return said
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
-        """Update beliefs, found a domain if there is need, take in what was said, and say who is kin."""
+        """Update beliefs, start a new domain if needed, update the domains, and return who is kin."""
         look, spread, images = (uploads.signals[name] for name in ("look", "spread", "images"))
         possible = (look.abs() + spread.sqrt()).sum(1) < torch.inf  # nan, also the root of what is below 0, is not
         trust = uploads.active.to(look.dtype) if uploads.trust is None else uploads.trust
@@ -164,7 +164,7 @@ class Kin(Aggregator):
         return {name: kin if is_statistic(name) else slow for name in uploads.own}, memory
 
     def _compared(self, kin: Groups, uploads: Uploads, memory: Tensors) -> Tensors:
-        """Return the sums over the last rounds of e_i and o_i; who was not there keeps its own."""
+        """Return the sums over the last rounds of e_i and o_i; absent clients keep theirs."""
         mean, same = (uploads.signals[name].nan_to_num(0, 0, 0).clamp(0, 1) for name in ("guess", "same"))
         return {
             name: torch.where(uploads.active, torch.add(new, memory[name], alpha=LATELY), memory[name])
@@ -212,7 +212,7 @@ class Kin(Aggregator):
         return {"batches": batches, "centre": centre, "fresh": new, "moments": after}
 
     def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """Send what is remembered of a client's domain, as far as it is known; all else as mixed, and pulled back."""
+        """Send the remembered statistics of a client's domain, as far as it is known; the rest as mixed and pulled."""
         mixed = mixed | {
             name: pulled(tensor, memory[f"source.{name}"], self.pull * memory["relied"], active)
             for name, tensor in mixed.items()
@@ -232,7 +232,7 @@ class Kin(Aggregator):
 
 
 def middle(rows: Tensor, heard: Tensor) -> Tensor:
-    """Return the median of rows[N, D] over those heard, the lower of two; 1 if there are none."""
+    """Return the median of rows[N, D] over the clients heard, the lower of two; 1 if there are none."""
     return torch.where(heard, rows.T, torch.nan).nanmedian(1).values.nan_to_num(1)
 
 
@@ -257,7 +257,7 @@ def alike(look: Tensor, variance: Tensor, strange: Tensor) -> Tensor:
 
 
 def found(belief: Tensor, like: Tensor, heard: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Let the client with most peers in an unknown domain found one, if there is such a client.
+    """Let the client with most peers in an unknown domain start a new domain, if there is such a client.
 
     Return the beliefs b[N, K + 1] after it, and a mask[K] of the place that was taken.
     """
@@ -301,7 +301,7 @@ class _EnoughError(Exception):
 
 
 def fresh(network: Network, client: Client, x: Tensor) -> Tensor:
-    """Return 1 if the client's statistics are those of x, and 0 if there is anything older in them."""
+    """Return 1 if the client's statistics are those of x, and 0 if they contain anything older."""
     seen: list[Tensor] = []
 
     def rule(name: str, inputs: Tensor, own: Statistics) -> tuple[Statistics, Statistics]:

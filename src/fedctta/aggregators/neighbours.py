@@ -21,7 +21,7 @@ SCORES_AT_ONCE = 2**20
 
 
 class Neighbours(NamedTuple):
-    """A W with k weights a row: client i receives sum_m weight[i, m] theta_{who[i, m]}; who[i, 0] is i."""
+    """A W with k weights per row: client i receives sum_m weight[i, m] theta_{who[i, m]}; who[i, 0] is i."""
 
     who: Tensor  # [N, k]
     weight: Tensor  # [N, k]
@@ -52,7 +52,7 @@ class Neighbours(NamedTuple):
 
 
 def nearest(score: Callable[[slice], Tensor], active: Tensor, k: int) -> Neighbours:
-    """The k best of every row, oneself and k - 1 others that are active (of weight 0 where there are not so many).
+    """The k best of every row: the client itself and k - 1 active others (of weight 0 if there are fewer).
 
     `score(rows)` gives the scores [R, N] of some rows. Among equal scores it is chance who is taken.
     """

@@ -86,6 +86,6 @@ def _client_mask(s: Tensor, x: Tensor) -> Tensor:
 
 
 def _draw(chance: NDArray[Any], count: int) -> NDArray[Any]:
-    """Draw so many places without replacement, by their chances."""
+    """Draw a number of places without replacement, by their probabilities."""
     chance = np.maximum(chance, 0) + 1e-30
     return _RANDOM.choice(len(chance), count, replace=False, p=chance / chance.sum()) if count else np.zeros(0, int)

@@ -1,4 +1,4 @@
-"""Milliseconds a round over the number of clients, one panel for every method and model."""
+"""Milliseconds per round over the number of clients, one panel for every method and model."""
 
 from __future__ import annotations
 

@@ -62,12 +62,12 @@ class Row:
         return found if isinstance(found, Timing) else None
 
     def seconds(self, way: str) -> float:
-        """Return seconds a round; nan where it was not measured."""
+        """Return seconds per round; nan where it was not measured."""
         timing = self.timing(way)
         return math.nan if timing is None else timing.median
 
     def images_per_second(self, way: str) -> float:
-        """Return how many of the stream's images a second are adapted to and predicted."""
+        """Return how many of the stream's images per second are adapted to and predicted."""
         return self.cell.clients * self.cell.batch / self.seconds(way)
 
     def ratio(self, over: str, under: str) -> float:

@@ -45,7 +45,7 @@ class Domains:
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     notes: tuple[str, ...]
-    dense: ClassVar[bool] = False  # a label an image
+    dense: ClassVar[bool] = False  # one label per image
 
     @property
     def count(self) -> int:

@@ -38,7 +38,7 @@ class MaskedDomains:
     labels: dict[str, NDArray[np.uint8]]
     classes: tuple[str, ...]
     notes: tuple[str, ...]
-    dense: ClassVar[bool] = True  # a label a pixel
+    dense: ClassVar[bool] = True  # one label per pixel
 
     @property
     def count(self) -> int:
@@ -215,7 +215,7 @@ def with_more_classes(data: MaskedDomains, names: Sequence[str]) -> MaskedDomain
 
 
 def _listed(path: Path) -> tuple[str, ...] | None:
-    """Return the class names of a file with one a line, if it is there."""
+    """Return the class names of a file with one name per line, if it exists."""
     try:
         names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     except FileNotFoundError:

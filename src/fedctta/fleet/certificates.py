@@ -1,12 +1,12 @@
-"""Keys for a fleet: a certificate authority, the server's certificate, and one key pair a node.
+"""Keys for a fleet: a certificate authority, the server's certificate, and one key pair per node.
 
-    ca.crt, ca.key                who vouches for the server; nodes get ca.crt, and ca.key can be put away
+    ca.crt, ca.key                the authority that certifies the server; nodes get ca.crt; store ca.key elsewhere
     server.crt, server.key        for the names and addresses in `hosts`
-    nodes/device-0.key, .pub      what a node proves who it is with, and what the server is told of it
+    nodes/device-0.key, .pub      with which a node proves its identity, and what the server gets to check it
     superexec.secret              what Flower's process starter shows the SuperLink, on the server's machine
 
-All keys are ECDSA on P-384, which Flower asks for. Private files are readable by their owner only; nothing that is
-there is written over.
+All keys are ECDSA on P-384, which Flower asks for. Private files are readable by their owner only; existing
+files are never overwritten.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int) -> Path:
-    """Make a new file with its mode from the first byte on; refuse one that is there."""
+    """Create a file that has its mode from the first byte on; refuse if it exists."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:

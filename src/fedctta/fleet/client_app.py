@@ -1,8 +1,9 @@
 """The Flower ClientApp: it carries messages between the SuperNode and the device on the same machine, and no more.
 
-Flower starts a fresh process for every message, so this module loads neither torch nor the rest of the package. The
-SuperNode is told where its device listens: `--node-config 'device="/run/fedctta/device.sock"'`, and, if need be, how
-long it may take (`timeout=20.0`). A device that is dead or busy is answered for with an empty parcel that says so.
+Flower starts a new process for every message, so this module loads neither torch nor the rest of the package. The
+SuperNode knows from its options where its device listens: `--node-config 'device="/run/fedctta/device.sock"'`, and, if
+needed, how long it may take (`timeout=20.0`). If a device is dead or busy, the app answers with an empty parcel that
+says so.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train("step")
 def step(message: Message, context: Context) -> Message:
-    """Take the device what the server sends, and bring back its upload."""
+    """Give the device what the server sends, and return its upload."""
     return carry(message, context)
 
 
 def carry(message: Message, context: Context) -> Message:
-    """Bring one request to the device and its reply back."""
+    """Send one request to the device and return its reply."""
     flat = next(iter(message.content.array_records[RECORD].values())).numpy()
     reply = ask_device(flat, context.node_config.get("device"), context.node_config.get("timeout"))
     return Message(RecordDict({RECORD: ArrayRecord({RECORD: Array(reply)})}), reply_to=message)
 
 
 def ask_device(flat: NDArray[np.uint8], place: object, timeout: object = None) -> NDArray[np.uint8]:
-    """Return the device's packed reply, or a parcel of kind "nothing" that tells why there is none."""
+    """Return the device's packed reply, or a parcel of kind "nothing" that says why there is none."""
     try:
         request = unpack(flat, LIMIT)
     except Malformed as error:

@@ -1,13 +1,13 @@
 """One round of the server as a pure function: uploads by row in, downloads by row and W out.
 
-The server keeps one row a device, as many as it will ever serve, so that what an aggregator remembers of N clients
-keeps its shape while devices come and go. A row without an upload holds what the device last received and counts
-nothing:
+The server keeps one row per device, for the largest number of devices it will serve, so that what an aggregator
+remembers of N clients keeps its shape while devices come and go. A row without an upload holds what the device last
+received and has no weight:
 
     W = restrict(collaborate(uploads), receive, trust)        downloads = step(W contribute(uploads))
 
-guarded by the run's `robust`, just as `fedctta.rounds.Federation.play` does it. A device is asked for an upload only
-after it has answered the question before, and once per round: no round has a late and a fresh upload of one device.
+protected by the run's `robust`, exactly as in `fedctta.rounds.Federation.play`. A device is asked for an upload only
+after it has answered the question before, and once per round: no round has a late and a new upload of one device.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Upload:
 
 
 class Standing(NamedTuple):
-    """What lives on from round to round: what every device last received, a row each, and the aggregator's memory."""
+    """What is kept from round to round: what every device last received, one row each, and the aggregator's memory."""
 
     rows: Tensors
     memory: Tensors
 
 
 class Closed(NamedTuple):
-    """What a round gave: the new standing, W, and the rows whose devices receive their new model."""
+    """The result of a round: the new standing, W, and the rows whose devices receive their new model."""
 
     standing: Standing
     weights: Tensor
@@ -54,7 +54,7 @@ class Closed(NamedTuple):
 
 @dataclass(frozen=True)
 class Hub:
-    """A server method at work, with `server.clients` rows. `shared` is what a device of the source model uploads."""
+    """A server method with `server.clients` rows. `shared` is what a device with the source model uploads."""
 
     aggregator: Aggregator
     server: Server
@@ -97,7 +97,7 @@ class Hub:
         return Closed(Standing(mixed, memory), weights, tuple(receive.nonzero().flatten().tolist()))
 
     def welcome(self, standing: Standing, joined: Collection[int]) -> Standing | None:
-        """Return the standing after those in the rows `joined` were greeted; None if nobody hands them anything."""
+        """Return the standing after the rows `joined` were sent the server's model; None if the server has none."""
         who = mask(joined, self.server.clients, self.server.network.device)
         greeted = self.aggregator.welcome(standing.rows, who, standing.memory)
         return None if greeted is standing.rows else Standing(greeted, standing.memory)

@@ -1,9 +1,10 @@
 """The server's rounds: ask, collect, close, write down; devices come, are late, leave and return.
 
 In round t every idle device gets one message: its model of the last round it took part in, and the question for its
-upload of round t. The round is closed when all have answered, or after the deadline if a quorum has; who still has an
-earlier question to answer is not waited for again. An upload that comes later counts decay^age in the round it comes
-in. Nothing is asked before the round before is on disk, so a server that dies goes on with the round it was in.
+upload of round t. The round is closed when all have answered, or after the deadline if a quorum has; the server does
+not wait again for a device that still has to answer an earlier question. A late upload has the weight decay^age in the
+round in which it arrives. The server asks nothing before the last round is on disk, so a server that dies continues
+with the round it was in.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Conductor:
             self._admit(online)
             expected = {node for node in self.roster.nodes if not self.letters.ignored(node)}
             here = expected & online
-            expected = expected if self.plan.lockstep else here  # in lock-step who has left is waited for as well
+            expected = expected if self.plan.lockstep else here  # in lock-step, wait for devices that have left as well
             self.letters.ask(here, self.standing.rows)
             self._listen("collecting")
             if self._is_over(expected, time.monotonic() - began):
@@ -91,14 +92,14 @@ class Conductor:
         self.ledger.write_collaboration(round_, closed.weights[:known, :known], self.roster.names)
         place.owed = {**place.owed, **dict.fromkeys(closed.receivers, round_)}
         place.round += 1
-        self.ledger.save(place, self.standing)  # last: before it, a server that dies plays the round again
+        self.ledger.save(place, self.standing)  # last: a server that dies before this plays the round again
         log.info("round %d: %d uploads, %.2f s", round_, len(uploads), seconds)
         if unused := uploads.keys() - set(closed.receivers):  # too late for `stale`, or not plausible to `robust`
             log.warning("round %d: without weight: %s", round_, ", ".join(self.roster.names[row] for row in unused))
         self._show("running")
 
     def _deliver(self) -> None:
-        """Send everyone the last model; ask for nothing."""
+        """Send all devices the last model; ask for nothing."""
         until = time.monotonic() + self.plan.deadline
         self.letters.turn()
         while time.monotonic() < until:
@@ -106,7 +107,7 @@ class Conductor:
             owed = {node for node, row in self.roster.nodes.items() if node in online and row in self.place.owed}
             if not owed and not self.post.busy():
                 break
-            self.letters.answered.clear()  # who could not be reached is tried again
+            self.letters.answered.clear()  # devices that could not be reached are tried again
             self.letters.ask(owed, self.standing.rows, ask=0)
             self._listen("delivering")
         self.ledger.save(self.place, self.standing)
@@ -121,7 +122,7 @@ class Conductor:
             self.place.owed |= dict.fromkeys(newcomers, self.place.round - 1)
 
     def _listen(self, doing: str) -> None:
-        """Take in what has come; wait a moment if nothing has."""
+        """Handle the answers that have arrived; wait a moment if there are none."""
         heard, now = self.letters.listen(), time.monotonic()
         if now - self._shown > STATUS:
             self._show(doing)

@@ -1,7 +1,7 @@
-"""What the server says to its devices and hears from them: hellos, questions, uploads, and what is refused of them.
+"""The messages between the server and its devices: hellos, questions, uploads, and refused uploads.
 
-A device that has nothing, or fails, is asked again a little later. An upload that was refused is written down with its
-node and reason, and counts nothing.
+A device that has nothing, or fails, is asked again a little later. A refused upload is logged with its node and reason,
+and has no weight.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FRESH = 3  # rounds after which a model is no longer sent to a device that went 
 
 
 class Correspondence:
-    """The letters of one server. `uploads` are by row, `answered` the nodes not to be waited for in this round."""
+    """The messages of one server. `uploads` are by row; `answered` are nodes for which this round need not wait."""
 
     def __init__(
         self, plan: Plan, examiner: Examiner, post: Questions, ledger: Ledger, place: Place, method: wire.Note
@@ -43,7 +43,7 @@ class Correspondence:
         self._method = method
 
     def turn(self) -> None:
-        """Begin a new round: what came in the last one is done with."""
+        """Begin a new round: forget the uploads of the last one."""
         self.uploads, self.answered = {}, set()
 
     def invite(self, online: set[int]) -> None:
@@ -61,7 +61,7 @@ class Correspondence:
         return {self.roster.nodes[node] for node in hellos.keys() - turned_away.keys()}
 
     def ask(self, nodes: set[int], models: Tensors, ask: int = 1) -> None:
-        """Send idle devices their rows of `models`, as far as they are owed one, and the question for their uploads."""
+        """Send idle devices their rows of `models`, if they have not got them yet, and ask for their uploads."""
         for node in sorted(nodes - self.post.busy() - self.answered, key=self.roster.nodes.__getitem__):
             if self._due(node):
                 self._ask(node, models, ask)
@@ -71,7 +71,7 @@ class Correspondence:
         return {node for node in self.post.busy() if self._asked.get(node, self.place.round) < self.place.round}
 
     def listen(self) -> bool:
-        """Take in what has come; return whether anything has."""
+        """Handle the answers that have arrived; return whether there were any."""
         answers = self.post.collect()
         for answer in answers:
             self._heed(answer)
@@ -119,7 +119,7 @@ class Correspondence:
             self._refuse(node, reason)
 
     def _pass_over(self, node: int, reason: str) -> None:
-        """Go on without a device that has nothing or failed; in lock-step it is waited for until the deadline."""
+        """Continue without a device that has nothing or failed; in lock-step, wait for it until the deadline."""
         log.info("node %d has nothing: %s", node, reason)
         self._not_before[node] = time.monotonic() + self.plan.retry
         if not self.plan.lockstep:
@@ -141,5 +141,5 @@ class Correspondence:
 
 
 def _received(parcel: wire.Parcel) -> bool:
-    """Whether the device has got the model that came with the question: the ClientApp answers for one out of reach."""
+    """Whether the device has got the model sent with the question: the ClientApp answers for a device out of reach."""
     return parcel.kind != "nothing" or parcel.note.get("received") == 1

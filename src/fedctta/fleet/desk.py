@@ -1,8 +1,8 @@
 """What a device answers the server: one request in, one reply out.
 
-A `hello` is answered with who the device is and what it would upload. A `step` brings, perhaps, the server's answer to
-an earlier upload and asks, perhaps, for the next one. Free-running, the answer is left for the loop and the upload is
-what the device holds at the moment. In lock-step the loop holds each batch until the server's answer to it has come:
+The reply to a `hello` says who the device is and what it would upload. A `step` may bring the server's answer to an
+earlier upload, and may ask for the next upload. A free-running device leaves the answer for the loop, and uploads its
+latest snapshot. In lock-step the loop waits with each batch until the server's answer to it has arrived:
 
     take the answer to batch t -> (receive) -> predict batch t -> adapt to batch t + 1 -> upload
 """
@@ -58,7 +58,7 @@ class Desk:
 
     @cached_property
     def spare(self) -> Network:
-        """A network of the desk's own: one that the loop is using cannot be used here at the same time."""
+        """A second network: the one that the loop uses cannot be used here at the same time."""
         return self._make_spare()
 
     def answer(self, request: Parcel) -> Parcel:
@@ -102,7 +102,7 @@ class Desk:
         return self._upload(request, said, aggregator)
 
     def _receive(self, request: Parcel) -> bool:
-        """Leave the download for the loop; return False for one that was here before."""
+        """Leave the download for the loop; return False if it was received before."""
         run, number = str(request.note.get("run", "")), request.note.get("download", request.round - 1)
         if not isinstance(number, int):
             raise Refusal("the number of the download's round is no whole number")
@@ -163,7 +163,7 @@ def _aggregator(note: Note) -> Aggregator:
 
 @lru_cache(maxsize=4)
 def _made(name: str, parameters: str) -> Aggregator:
-    """Make the server's aggregator, by a name that is known here too."""
+    """Create the server's aggregator by its name, which must be known here too."""
     try:
         given = json.loads(parameters)
     except ValueError as error:

@@ -1,12 +1,12 @@
-"""A device: a long-lived process that adapts to what it sees and predicts it, alone or in a fleet.
+"""A device: a long-lived process that adapts to its images and predicts them, alone or in a fleet.
 
-Every batch is adapted to, predicted and written down, and only then does the next one count:
+A device handles every batch completely before it begins the next one:
 
-    take a download, if one waits -> adapt -> predict -> write -> show what is held -> save, if it is time
+    take a download, if one waits -> adapt -> predict -> write -> publish a snapshot -> save, if it is time
 
-In lock-step, the download that answers a batch is waited for between adapting to it and predicting it, as in a
-simulation. Alone, or free-running, nothing is ever waited for but images; the download is what the next batch is
-adapted from, so that it counts for as long as the adapter remembers (see `Adapter.free_running`).
+In lock-step, the device waits for the download that answers a batch after adapting to it and before predicting it, as
+in a simulation. Alone, or free-running, it waits only for images; adaptation to the next batch starts from the
+download, so a download has an effect for as long as the adapter remembers (see `Adapter.free_running`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Let SIGINT and SIGTERM end the device after the batch under way, or at once if it waits."""
+    """Let SIGINT and SIGTERM end the device after the current batch, or at once if it waits."""
     stop = Stop()
 
     def note(signum: int, frame: FrameType | None) -> None:
@@ -67,7 +67,7 @@ def stoppable() -> Iterator[Stop]:
 
 
 class Device:
-    """Walks a source with one client."""
+    """Runs one client on the batches of a source."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Device:
         self._compared = False
 
     def walk(self, source: Source, stop: Stop) -> None:
-        """Predict all that comes, until the source ends or a stop is asked for; then save."""
+        """Predict all batches, until the source ends or a stop is asked for; then save."""
         try:
             with torch.no_grad():
                 for batch in self._batches(source, stop):
@@ -129,7 +129,7 @@ class Device:
         if self.lockstep:
             self.handover.publish(Moment(self.client, x, number + 1))
             download = self.handover.wait_for_download(lambda: stop.asked)
-            if download is None:  # stopped: a batch without its answer is not predicted, and comes again
+            if download is None:  # stopped: a batch without its answer is not predicted, but read again later
                 self.client = before
                 return
             self._apply(download, x)
@@ -141,7 +141,7 @@ class Device:
         self.keep.offer(self.client, self.place)
 
     def _apply(self, download: Download | None, x: Tensor | None) -> None:
-        """Let the client take over what the server sent."""
+        """Put the server's tensors into the client."""
         if download is None:
             return
         self.client = self.client._replace(own={**self.client.own, **download.own})
@@ -150,7 +150,7 @@ class Device:
         self.place = replace(self.place, run=download.run, round=download.round)
 
     def _compare(self, before: Client, x: Tensor) -> None:
-        """Say, once, if adapting to a batch erases what the server sent, as `bn` with momentum 1 does."""
+        """Log once if adapting to a batch erases what the server sent, as `bn` with momentum 1 does."""
         self._compared = True
         alone = self.adapter.adapt(self.network, before, x)
         if all(torch.equal(tensor, alone.own[name]) for name, tensor in self.client.own.items()):
@@ -176,7 +176,7 @@ class Device:
         return rows
 
     def _can_adapt(self, images: int) -> bool:
-        """Whether the adapter takes batches of this size: one it refuses is predicted with the model as it is."""
+        """Whether the adapter takes batches of this size; others are predicted without adapting."""
         if images not in self._adaptable:
             try:
                 self.adapter.check(self.network, images)
@@ -187,7 +187,7 @@ class Device:
         return self._adaptable[images]
 
     def _try_on(self, x: Tensor) -> None:
-        """Run the first batch through the source model, so that a misfit is told before anything is written."""
+        """Run the first batch through the source model, so that a misfit is reported before anything is written."""
         size = "x".join(map(str, x.shape[-2:]))
         try:
             logits = self.network({}, x).logits

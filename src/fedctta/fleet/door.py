@@ -1,7 +1,7 @@
-"""The door of a device: a Unix socket, served by a thread of its own, at which the ClientApp asks.
+"""The door of a device: a Unix socket, served by a separate thread, to which the ClientApp sends requests.
 
-Only the user who runs the device may knock (mode 0600). One request is served at a time; one that is malformed, or too
-slow in coming, is dropped. Predictions never wait for it.
+Only the user who runs the device may connect (mode 0600). One request is served at a time; one that is malformed, or
+arrives too slowly, is dropped. Predictions never wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TICK = 0.2
 
 
 class Door:
-    """Answers whoever knocks, from entry to exit of a `with` block."""
+    """Answers requests, from entry to exit of a `with` block."""
 
     def __init__(self, path: Path, answer: Callable[[Parcel], Parcel], limit: int = LIMIT) -> None:
         self.path, self._answer, self._limit = path, answer, limit
@@ -46,7 +46,7 @@ class Door:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finish the request under way, then close."""
+        """Finish the current request, then close."""
         self._closing.set()
         self._thread.join(timeout=2 * SLOWEST_REQUEST)
         self._socket.close()
@@ -80,7 +80,7 @@ class Door:
             return pack(self._answer(unpack(request, self._limit))).tobytes()
         except Malformed as error:
             return pack(Parcel("refused", note={"reason": f"malformed request: {error}"})).tobytes()
-        except Exception as error:  # whatever a server can provoke must not close the door
+        except Exception as error:  # no request may stop this thread
             log.exception("a request at the door failed")
             return pack(Parcel("refused", note={"reason": f"the device failed to answer: {error!r:.200}"})).tobytes()
 

@@ -1,13 +1,13 @@
-"""A simulation on Flower's own engine (`engine=flower`), for those who know Flower.
+"""A simulation on Flower's own engine (`engine=flower`), for users who know Flower.
 
 It plays the rounds of a fleet in lock-step with the fleet's own server, so that results are those of `simulate`:
 
     ServerApp      the conductor of a real fleet; it reads the predictions that come beside the uploads
-    ClientApp      one client of the stream a node, by its partition-id (see `partition`)
-    engine         `flwr.simulation` on ray, one actor a core
+    ClientApp      one client of the stream per node, by its partition-id (see `partition`)
+    engine         `flwr.simulation` on ray, one actor per core
 
-The engine of this package is the default because it is many times faster: it stacks all clients, where Flower sends
-every client a message, brings its state to an actor, and takes it back.
+The engine of this package is the default because it is many times faster: it stacks all clients, while Flower sends
+every client a message, moves its state to an actor, and back.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def simulate_on_flower(
     on_round: Callable[[int, Tally], None] | None = None,
     run: Run | None = None,
 ) -> Tally:
-    """Walk the whole stream on Flower's engine, or on what `run` does with the two apps and the number of nodes."""
+    """Play the whole stream on Flower's engine, or with `run`, given the two apps and the number of nodes."""
     check(experiment, stream, objects)
     run = run or run_on_ray
     tally = Tally(stream, np.arange(len(stream)), torch.device("cpu"))
@@ -85,7 +85,7 @@ def simulate_on_flower(
 
 
 def check(experiment: Experiment, stream: Stream, objects: bool) -> None:
-    """Refuse what only our own engine does."""
+    """Refuse what only our own engine supports."""
     usual = defaults(Experiment)
     for key in ONLY_OURS:
         if getattr(experiment, key) != usual[key]:
@@ -97,7 +97,7 @@ def check(experiment: Experiment, stream: Stream, objects: bool) -> None:
 
 
 def run_on_ray(server: ServerApp, client: ClientApp, nodes: int) -> None:
-    """Run both apps on Flower's simulation engine, with one actor a core."""
+    """Run both apps on Flower's simulation engine, with one actor per core."""
     if find_spec("ray") is None:
         raise UserError("engine=flower needs ray, which is not installed: pip install 'fedctta[flower-simulation]'")
     os.environ.update(QUIET)  # before Flower and ray look
@@ -145,7 +145,7 @@ def server_app(
 
 
 class Listening(Questions):
-    """Questions that also take the predictions beside the answers, and end the run at the first failure."""
+    """Questions that also read the predictions sent with the answers, and end the run at the first failure."""
 
     def listen(self, clients: int, count: Callable[[int, Tensor], None]) -> None:
         """Have `count` called with the round and logits[N, B, K] as soon as all clients have predicted it."""

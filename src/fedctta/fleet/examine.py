@@ -1,7 +1,7 @@
-"""Every upload is looked at before it is used: form, names, shapes, numbers, size, round.
+"""Every upload is checked before it is used: form, names, shapes, numbers, size, round.
 
-A device may be broken, out of date or dishonest. What does not fit is refused with a reason; the server then goes on
-without it. Which numbers can be true is `fedctta.robust.plausible`'s to say, for signals as for tensors.
+A device may be broken, out of date or dishonest. What does not fit is refused with a reason; the server then continues
+without it. `fedctta.robust.plausible` decides which numbers can be true, for signals as for tensors.
 """
 
 from __future__ import annotations

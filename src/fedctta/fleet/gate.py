@@ -1,8 +1,8 @@
-"""The only way in from outside: passes what nodes say to the SuperLink, and nothing else.
+"""The only server that other machines can reach: it passes nodes' requests to the SuperLink, and nothing else.
 
-A SuperLink serves three groups of calls at one port. Nodes need `/v1/fleet/`. Whoever reaches `/v1/control/` can run
-code on every node, and `/v1/runtime/` is for the server's own processes; Flower asks for no password at either. The
-SuperLink therefore listens on loopback, and this small server in front of it, or a reverse proxy set up by
+A SuperLink serves three groups of calls at one port. Nodes need `/v1/fleet/`. Anyone who reaches `/v1/control/` can
+run code on every node, and `/v1/runtime/` is for the server's own processes; Flower asks for no password for either.
+The SuperLink therefore listens on loopback, and this small server in front of it, or a reverse proxy set up by
 `nginx_config`, lets exactly these requests pass:
 
     POST /v1/fleet/<words of a-z and ->        of at most 64 MiB

@@ -1,8 +1,8 @@
-"""What passes between the loop that predicts and the door that speaks to the server.
+"""What the loop that predicts and the thread that answers the server exchange.
 
-The loop publishes, after every batch, what it holds; since adapters are pure functions this is a reference and not a
-copy, and the door may take all the time it needs with it. A download waits in a slot until the loop is between two
-batches. Neither side holds the lock for longer than an assignment.
+The loop publishes a snapshot of its state after every batch. Adapters are pure functions, so the snapshot is a
+reference and not a copy, and the other thread may use it for any length of time. A download waits until the loop is
+between two batches. Neither side holds the lock for longer than an assignment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Download(NamedTuple):
 
 
 class Handover:
-    """The latest moment one way, the latest download the other way."""
+    """The latest moment in one direction, the latest download in the other."""
 
     def __init__(self, moment: Moment) -> None:
         self._changed = threading.Condition()
@@ -55,7 +55,7 @@ class Handover:
             self._changed.notify_all()
 
     def deliver(self, download: Download) -> None:
-        """Leave a download for the loop; a newer one takes the place of an older."""
+        """Leave a download for the loop; a newer one replaces an older one."""
         with self._changed:
             self._download = download
             self._changed.notify_all()

@@ -81,7 +81,7 @@ class Keep:
         return Client(own, private), place
 
     def offer(self, client: Client, place: Place) -> None:
-        """Save if it is time to: every so many batches, or as often as costs little."""
+        """Save if it is time: after a fixed number of batches, or as often as costs little time."""
         due = place.batches - self._saved >= self._every if self._every else perf_counter() >= self._next
         if due:
             self.save(client, place)

@@ -43,7 +43,7 @@ class Tryout:
     fleet: Mapping[str, Any] = field(default_factory=dict)
     lockstep: bool = False
     insecure: bool = False
-    pace: float = 1.0  # seconds a batch of free-running devices; in lock-step the server sets the pace
+    pace: float = 1.0  # seconds per batch of free-running devices; in lock-step the server sets the pace
 
     @property
     def words(self) -> dict[str, Any]:

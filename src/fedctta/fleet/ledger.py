@@ -1,9 +1,9 @@
-"""What the server writes down: its place after every round, its status, W, and every refusal.
+"""What the server writes to disk: its place after every round, its status, W, and every refusal.
 
 checkpoint.safetensors      everything a restarted server needs; written whole after each closed round
 status.json                 for people and monitors
 collaboration/000012.safetensors    W of round 12 and its device names
-refusals.jsonl              one line a refused parcel
+refusals.jsonl              one line per refused parcel
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ KEPT = 1000  # matrices
 class Place:
     """Where the server stands after its last closed round, besides the tensors.
 
-    `run` names this fleet's run through all restarts. `round` is the next one to ask for. `owed` says of which round
-    the model is that a row has yet to be sent.
+    `run` names this fleet's run through all restarts. `round` is the next one to ask for. `owed` maps a
+    row to the round of the model that it has not been sent yet.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -95,7 +95,7 @@ class Ledger:
         self._lock.close()
 
     def write_collaboration(self, round_: int, weights: Tensor, names: Sequence[str]) -> None:
-        """Keep W of one round, with the devices its rows stand for; forget the oldest."""
+        """Keep W of one round, with the devices of its rows; delete the oldest."""
         folder = self.folder / "collaboration"
         with whole(folder / f"{round_:06}.safetensors") as part:
             save_file(
@@ -104,7 +104,7 @@ class Ledger:
         (folder / f"{round_ - KEPT:06}.safetensors").unlink(missing_ok=True)
 
     def write_status(self, status: dict[str, Any]) -> None:
-        """Write the status for whoever looks."""
+        """Write the status, for people and monitors."""
         with whole(self.folder / "status.json") as part:
             part.write_text(json.dumps({**status, "written": time.time()}, indent=1) + "\n", encoding="utf-8")
 

@@ -17,7 +17,7 @@ LONGEST_PATH = 107
 
 
 class Undelivered(Exception):
-    """The other side is not there, is too slow, or says something that is no parcel; the message says which."""
+    """The other side is absent, is too slow, or sends something that is not a parcel; the message says which."""
 
 
 def check_path(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A fleet's status while it runs: redrawn on a terminal, one line a round elsewhere."""
+"""A fleet's status while it runs: redrawn on a terminal, one line per round elsewhere."""
 
 from __future__ import annotations
 

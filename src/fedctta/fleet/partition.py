@@ -1,7 +1,7 @@
 """The ClientApp of a simulation on Flower's engine: every node is one client of the experiment's stream.
 
-Any actor may serve any node, so that what a client owns lives in its `Context.state`, packed as a parcel, from message
-to message; model and data are made once a process.
+Any actor may serve any node, so what a client owns is kept in its `Context.state`, packed as a parcel, from message to
+message; model and data are made once per process.
 """
 
 from __future__ import annotations

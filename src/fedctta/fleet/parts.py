@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Link:
-    """Where the SuperLink is, and the folder of keys; without keys nothing is encrypted and nobody proves itself."""
+    """Where the SuperLink is, and the folder of keys; without keys nothing is encrypted or authenticated."""
 
     host: str
     port: int
@@ -47,12 +47,12 @@ class Link:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def trust(self) -> tuple[str, ...]:
-        """Return the options by which whoever connects knows the server."""
+        """Return the options with which a client verifies the server."""
         return ("--insecure",) if self.keys is None else ("--root-certificates", str(self.keys / "ca.crt"))
 
 
 def check_insecure(hosts: Sequence[str], insist: bool) -> None:
-    """Refuse to go without keys where others can reach the port, unless the user insists."""
+    """Refuse to work without keys where other machines can reach the port, unless the user insists."""
     for host in hosts:
         if not is_loopback(host) and not insist:
             raise UserError(f"--insecure with {host} lets anyone who reaches it in: make keys, or add --insist")
@@ -71,14 +71,14 @@ def is_loopback(host: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port nobody listens at on this machine."""
+    """Return a port of this machine that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def superlink(link: Link, database: Path, home: Path) -> Part:
-    """Flower's post office. With a database and the process starter apart, a run survives its death."""
+    """Flower's message broker. Its database and a separate process starter let a run survive its death."""
     safe: tuple[str, ...] = ("--insecure",)
     if link.keys is not None:
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
@@ -113,7 +113,7 @@ def device(name: str, words: Sequence[str]) -> Part:
 
 
 def gate(host: str, port: int, link: Link) -> Part:
-    """The only way in from outside; see `gate`."""
+    """The only server that other machines can reach; see `gate`."""
     keys = () if link.keys is None else (str(link.keys),)
     return Part("gate", (sys.executable, "-m", "fedctta.fleet.gate", host, str(port), link.address, *keys))
 
@@ -128,7 +128,7 @@ def executable(name: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return what Flower's programs are told; they start others of this Python by name."""
+    """Return the environment of Flower's programs; they start other programs of this Python by name."""
     here = str(Path(sys.executable).parent)
     return {**QUIET, "FLWR_HOME": str(home), "PATH": os.pathsep.join((here, os.environ.get("PATH", "")))}
 

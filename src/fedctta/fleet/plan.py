@@ -1,4 +1,4 @@
-"""What a fleet's server is told: one TOML file, and the working parts it names.
+"""The configuration of a fleet's server: one TOML file, and the parts that it names.
 
 [fleet]                      how the server runs: the fields of `Plan`
 state = "server"
@@ -42,11 +42,11 @@ from fedctta.workshop import DEFAULT_MODEL, import_model, public_images
 class Plan:
     """How the server runs. Times are in seconds.
 
-    The first round waits for `devices` devices; there is room for `max_devices`. A round is closed when all that were
-    asked have answered, or `deadline` after it began if a share `quorum` has; rounds begin at least `pause` apart. A
-    message lives for `ttl`; a device that had nothing or failed is asked again after `retry`. With `patience`, the run
-    ends when nobody has answered for so long. Devices may upload `max_megabytes`, and tensors of `norm_bound` times the
-    source's norm (see `examine`).
+    The first round waits for `devices` devices; there are rows for `max_devices`. A round is closed when all devices
+    that were asked have answered, or `deadline` after it began if a share `quorum` has; rounds begin at least `pause`
+    apart. A message expires after `ttl`; a device that had nothing or failed is asked again after `retry`. With
+    `patience`, the run ends when no device has answered for this time. Devices may upload at most `max_megabytes`, and
+    tensors of at most `norm_bound` times the source's norm (see `examine`).
     """
 
     state: str = "server"
@@ -161,7 +161,7 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
 
 
 def method_note(hub: Hub) -> Note:
-    """Return the aggregator's name and parameters, from which a device knows what to share and to compute."""
+    """Return the aggregator's name and parameters, which tell a device what to share and to compute."""
     return {"aggregator": hub.aggregator.name, "parameters": json.dumps(parameters_of(hub.aggregator))}
 
 

@@ -1,8 +1,9 @@
-"""What a device has predicted, one row an image, never half a row and never an image twice.
+"""What a device has predicted, one row per image, never half a row and never an image twice.
 
-JSONL is appended to, one write a batch; a torn last line, which only a power cut can leave, is cut off at the next
-start. Parquet files cannot be appended to, so rows gather in a JSONL file beside them that becomes a part file, written
-whole, when it is long or old enough. Either way the rows on disk are the record of what need not be predicted again.
+JSONL is appended to, one write per batch; an incomplete last line, which only a power cut can leave, is removed at the
+next start. Parquet files cannot be appended to, so rows are collected in a JSONL file beside them, which becomes a part
+file, written whole, when it is long or old enough. In both cases the rows on disk are the record of what need not be
+predicted again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions to nodes and their answers as Flower messages: a packed parcel each way, one question a node at a time."""
+"""Questions to nodes and their answers as Flower messages: a packed parcel each way, one open question per node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Answer:
 
 
 class Questions:
-    """Sends questions and collects answers. A question nobody answers is given up a while after its time to live."""
+    """Sends questions and collects answers. A question without an answer is dropped some time after it expires."""
 
     def __init__(self, grid: Grid, ttl: float) -> None:
         self._grid, self._ttl = grid, ttl

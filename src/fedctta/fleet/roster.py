@@ -1,7 +1,7 @@
-"""Who takes part: device names, the rows they have at the server, the nodes they speak through, and their standing.
+"""Who takes part: device names, their rows at the server, their nodes, and their refusals.
 
-Rows are given out in the order of names among devices that come together, and never taken back: a device that returns
-finds its row. Too many refusals in a row put a device in quarantine for some rounds.
+Devices that join together get rows in the order of their names. Rows are never reused: a device that returns gets its
+row again. Too many refusals in a row put a device in quarantine for some rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server's part of a fleet: what is started in which order, and a run that is led to its end through all deaths."""
+"""The server's part of a fleet: what is started in which order, and a run that continues after any process dies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> di
         written = float(status.get("written", 0))
         if time.time() - max(looked, written) > SILENCE:
             died = written > submitted and not at_work(Path(settings.state))  # Flower notices that after a minute
-            with suppress(UserError):  # the SuperLink may be on its way back: next time
+            with suppress(UserError):  # the SuperLink may be restarting: try again next time
                 if died or not flower.running(run):
                     submitted, run = time.time(), flower.submit(plan)
             looked = time.time()
@@ -76,7 +76,7 @@ def _finished(status: dict[str, Any], plan: Plan, since: float) -> bool:
 
 
 def _await(link: Link, supervisor: Supervisor, name: str) -> None:
-    """Wait until somebody listens at the link's port."""
+    """Wait until the link's port accepts connections."""
     until = time.monotonic() + START
     while time.monotonic() < until:
         supervisor.tend()

@@ -1,7 +1,7 @@
 """The Flower ServerApp: reads its plan and leads the fleet through its rounds.
 
-The run's configuration names the plan's file (`plan="/srv/fedctta/fleet.toml"`) on the server's machine, where paths of
-weights and state are good as well.
+The run's configuration names the plan's file (`plan="/srv/fedctta/fleet.toml"`) on the server's machine; its paths of
+weights and state are also on that machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Lead the fleet of the plan; a server that was stopped goes on where it was."""
+    """Lead the fleet of the plan; a server that was stopped continues where it was."""
     place = context.run_config.get("plan")
     if not isinstance(place, str) or not place:
         raise UserError("the run does not name its plan: start it with --run-config 'plan=\"/path/to/fleet.toml\"'")

@@ -2,7 +2,7 @@
 
     folder:PATH            the image files in a folder and below it, in the order of their names
     watch:PATH             a folder that fills up, in the order of arrival (see `watch`)
-    stdin                  paths, one a line
+    stdin                  paths, one per line
     python:module:name     any iterable, or a function that gives one, of uint8 arrays [B, H, W, 3] or [H, W, 3]
     stream:dataset=...     one client of a simulated stream (see `simulated`)
 
@@ -77,7 +77,7 @@ def open_source(place: str, batch: int, done: Done, patience: float = 1.0) -> So
 
 
 def paced(source: Source, seconds: float, clock: Callable[[], float] = monotonic) -> Source:
-    """Let a batch come at most every so many seconds, as a camera would give them."""
+    """Yield batches at least `seconds` apart, as a camera would."""
     due = clock()
     for batch in source:
         while (wait := due - clock()) > 0:

@@ -1,4 +1,4 @@
-"""From the words of a command to a device at work."""
+"""From the options of a command to a running device."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Settings:
 
 
 def run_device(settings: Settings) -> Place:
-    """Run a device until its data end or it is told to stop; return how far it came."""
+    """Run a device until its data end or it is asked to stop; return its place."""
     compute = choose_device(settings.compute)
     dataset, seed, number = "", seed_of(settings.name), 0
     images = images_from(settings.source_images, settings.adapter, compute)

@@ -1,4 +1,4 @@
-"""What a try-out came to: rounds and bytes of the server, images and accuracy of every device."""
+"""The results of a try-out: rounds and bytes of the server, images and accuracy of every device."""
 
 from __future__ import annotations
 

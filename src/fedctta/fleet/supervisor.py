@@ -1,6 +1,6 @@
-"""Starts processes, each with a log and a process group of its own; restarts what dies; ends what it started.
+"""Starts processes, each with its own log and process group; restarts those that die; ends all that it started.
 
-Should the supervisor itself be killed, a guard ends them (see `guard`).
+If the supervisor itself is killed, a guard ends them (see `guard`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MENDABLE = 2  # how our own commands end on what only the user can put right: tr
 
 @dataclass
 class Tended:
-    """A part, its process, and how it fares."""
+    """A part, its process, and its state."""
 
     part: Part
     process: subprocess.Popen[bytes]
@@ -111,7 +111,7 @@ class Supervisor:
             self._bury(tended)
 
     def _bury(self, tended: Tended) -> None:
-        """See to it that a part is dead, with all it has started."""
+        """Make sure that a part has ended, with all processes it started."""
         signal_group(tended.process.pid, signal.SIGKILL)
         tended.process.wait()
         self._guard.forget(tended.process.pid)

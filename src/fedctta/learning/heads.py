@@ -61,7 +61,7 @@ class HeadTraining(Sharing):
 def learn_heads(
     network: Network, shards: Shards, how: HeadTraining, on_round: OnRound | None = None
 ) -> tuple[Tensors, list[float]]:
-    """Return global.* and personal.* (one row a client): weight, bias if there is one, and mean feature.
+    """Return global.* and personal.* (one row per client): weight, bias if there is one, and mean feature.
 
     Also the mean balanced loss of every round, before its steps.
     """

@@ -26,7 +26,7 @@ _SURROUNDINGS = (
 
 @dataclass(frozen=True)
 class Column:
-    """One setting, and the runs of every method in it (one a seed)."""
+    """One setting, and the runs of every method in it (one per seed)."""
 
     name: str
     stream: str

@@ -38,7 +38,7 @@ LESS_IS_BETTER = ("forgetting", "seconds")
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of a table in percent: ours, one a seed; the paper's (nan: not printed); or why ours is missing."""
+    """One number of a table in percent: ours, one per seed; the paper's (nan: not printed); or why ours is missing."""
 
     ours: tuple[float, ...] = ()
     paper: float = nan

@@ -37,7 +37,7 @@ def write_report(
 ) -> Path:
     """Write the whole report into `folder` and return the path of its page.
 
-    `report.html` opens offline in any browser. `results` has one row a run; `by_domain`, `by_slot`,
+    `report.html` opens offline in any browser. `results` has one row per run; `by_domain`, `by_slot`,
     `by_client` and `collaboration` refer to its column `run`.
     """
     folder = Path(folder)

@@ -1,4 +1,4 @@
-"""What was predicted, to look at: one image a domain, its true mask, and the mask each method predicted."""
+"""Predictions as pictures: one image per domain, its true mask, and the mask each method predicted."""
 
 from __future__ import annotations
 

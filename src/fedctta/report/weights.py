@@ -13,7 +13,7 @@ from fedctta.records import Record
 def weights_there(run: Record) -> NDArray[np.float32]:
     """Return W of every kept round, the rows of clients that were away then nan: nothing was mixed for them.
 
-    A run that never sent anything keeps its identity once, for everybody who was ever there.
+    A run that never sent anything keeps the identity matrix once, for all clients that were ever present.
     """
     there = run.domain[run.collaboration_rounds] >= 0
     if not run.bytes_up:

@@ -1,4 +1,4 @@
-"""Which test images every client sees. One way a file.
+"""Which test images every client sees. One way per file.
 
 A sampler deals images to clients by their labels; a client sees the same images in the same order in every domain, as
 in the papers. Labels decide what is shown, as nature does; no method ever sees them.

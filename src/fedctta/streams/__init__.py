@@ -1,4 +1,4 @@
-"""Who sees which domain and which images, when. One schedule a file.
+"""Which client sees which domain and which images, and when. One schedule per file.
 
 A schedule says which domain every client meets in every slot; `build` adds which images, and gives a `Stream` that is
 read one slot at a time. Labels and domains leave a stream for the metrics only.
@@ -26,7 +26,7 @@ PICTURE = 192
 class Slot(NamedTuple):
     """One time step: images[A, B, H, W, 3] (uint8) and labels[A, B] of the A active clients, domain[N] (-1: absent).
 
-    Dense data have labels[A, B H W], one a pixel, 255 where none counts.
+    Dense data have labels[A, B H W], one per pixel, and 255 for pixels that are not counted.
     """
 
     images: NDArray[np.uint8]
@@ -44,7 +44,7 @@ class Schedule:
         return 20
 
     def plan(self, clients: int, domains: tuple[str, ...], slots: int) -> NDArray[np.int32]:
-        """Return domain[T, N] (indices into `domains`, -1: absent); every domain lasts `slots` slots a client."""
+        """Return domain[T, N] (indices into `domains`, -1: absent); every domain lasts `slots` slots per client."""
         raise TypeError(f"{type(self).__name__} must define plan")
 
 

@@ -41,7 +41,7 @@ def gaussian_blur(images: Images, severity: int, rng: np.random.Generator) -> Im
 def defocus_blur(images: Images, severity: int, rng: np.random.Generator) -> Images:
     """Correlation with a disk whose rim is softened by a 3 x 3 Gaussian.
 
-    In float64: at severity 4 a fifth of all sums are whole levels but for taps too small for float32.
+    In float64: at severity 4 a fifth of all sums are whole levels apart from taps too small for float32.
     """
     return truncate(pixels(correlate(planes(images).astype(np.float64), disk(*DEFOCUS[severity - 1]))))
 
