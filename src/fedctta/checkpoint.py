@@ -1,7 +1,7 @@
-"""A run's place in its stream, saved whole or not at all.
+"""A run's place in its stream, saved completely or not at all.
 
-Tensors come back in the order and with the strides they had. Both decide in which order a sum adds, and so how it
-rounds: in another layout a resumed run would drift from an unbroken one.
+Tensors are restored in the order and with the strides they had. Both decide in which order a sum is computed, and so
+how it rounds: with another layout a resumed run would differ from an uninterrupted one.
 """
 
 from __future__ import annotations

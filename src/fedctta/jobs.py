@@ -1,10 +1,10 @@
-"""Several experiments at once, each in a process of its own that keeps its record in a folder.
+"""Several experiments at once, each in its own process, which writes its record to a folder.
 
 One run leaves much of a machine idle: a GPU waits between the small kernels of a few clients, and threads of a CPU wait
-for each other at every layer. Processes share nothing but the folder.
+for each other at every layer. Processes share only the folder.
 
-On a CPU every process has its share of the cores as threads, and torch splits large sums among threads: with other
-`jobs` the same run may round differently in its last digits. Runs with as many threads are equal bit by bit.
+On a CPU the processes divide the cores among them as threads, and torch splits large sums among threads: with another
+number of `jobs` the last digits of a run may differ. Runs with the same number of threads are equal bit by bit.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Clients that lie to the server, to see what their peers suffer.
+"""Clients that lie to the server, to measure the effect on other clients.
 
-What a liar uploads in place of its tensor theta, and of a signal s, with theta_0 the source model:
+What a liar uploads instead of its tensor theta, and instead of a signal s, with theta_0 the source model:
 
     sign      2 theta_0 - theta (every change mirrored; variances stop at zero)       -s
     scale     100 theta                                                              100 s
     random    standard normal numbers, new in every round (|.| for variances)        the same
 
-A liar predicts with the model it really has and takes nothing from the server, so that it stays out of the comparison:
-what counts is the accuracy of the honest (`accuracy_honest` in the results).
+A liar predicts with its true model and receives nothing from the server. It is left out of the comparison, which uses
+the accuracy of the honest clients (`accuracy_honest` in the results).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def arithmetic(precision: Precision = "float32") -> Iterator[None]:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Matrix products in full, whatever `arithmetic` says.
+    """Matrix products in full float32, whatever precision `arithmetic` sets.
 
     A model that is averaged in every round would be rounded in every round, and 1/20 is not 1/20 in 10 bits.
     """

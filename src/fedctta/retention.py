@@ -1,10 +1,10 @@
-"""What is kept of earlier domains: accuracy on every domain met so far, measured again as time goes on.
+"""Forgetting: accuracy on every domain met so far, measured again during the run.
 
-Measured is the server's own model where it keeps one, which is what a newcomer starts from, and otherwise the mean of
-the models of the clients present. It predicts and does not adapt. Rows of `accuracy`[C, D] are taken right after the
-rounds in which a domain is met for the last time, the last of which is the end of the run: at most D rows, however long
-the run and however many clients come and go. Columns are domains, nan where a domain had not been met. What was lost in
-between is `metrics.forgetting`.
+The server's own model is measured if it keeps one (a newcomer starts from it), and otherwise the mean of the models of
+the present clients. It predicts and does not adapt. Rows of `accuracy`[C, D] are taken right after the rounds in which
+a domain is met for the last time, the last of which is the end of the run: at most D rows for any length of the run and
+any number of clients. Columns are domains, nan where a domain had not been met. `metrics.forgetting` computes the loss
+from them.
 """
 
 from __future__ import annotations

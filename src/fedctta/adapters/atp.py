@@ -1,8 +1,8 @@
-"""ATP: every tensor of the model adapts at a rate of its own, learnt before deployment.
+"""ATP: every tensor of the model adapts at its own rate, learnt before deployment.
 
     h      = grad of (1/B) sum_b H(p_b)       for a weight, the model predicting with its stored statistics
     h      = running - batch                  for a running mean or variance; the batch's at that layer, in that pass
-    theta <- theta_G - alpha h                one step, alpha one number a tensor; a variance is held at 0 or above
+    theta <- theta_G - alpha h                one step, alpha one number per tensor; a variance stays at 0 or above
 
 `mode=batch` starts every batch from theta_G and predicts with the result; `mode=online` predicts with the mean of all
 results so far, each from theta_G. theta_G is the source model or, for `start=received`, what the server sent last: the

@@ -1,4 +1,4 @@
-"""Balanced batch normalisation: statistics in which every class counts the same, however often it comes.
+"""Balanced batch normalisation: statistics in which every class has the same weight, however frequent it is.
 
 A layer keeps a mean mu_k and a variance s_k for each class k. A batch with features F_b and (pseudo-)labels y_b moves
 those of the classes it contains; <.> is the mean over positions, n_k the number of images of class k:

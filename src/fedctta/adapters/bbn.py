@@ -1,6 +1,6 @@
 """The client of pFedBBN: balanced batch normalisation and distillation from confident predictions, after TRIBE.
 
-Three networks share the frozen weights, and each has balanced statistics of its own (see `balanced`): teacher and
+Three networks share the frozen weights, and each has its own balanced statistics (see `balanced`): teacher and
 student, whose scales and shifts are the same tensors, and the source with its own. A batch is labelled by the client's
 model as it stands (stored statistics), then passes through all three, which move the statistics:
 
@@ -10,7 +10,7 @@ model as it stands (stored statistics), then passes through all three, which mov
 and Adam takes one step on L_KD + 0.5 L_CR. The teacher carries the gradient of L_CR. One of teacher and student sees an
 augmented view: the student, as in TRIBE, or with `augment_teacher` the teacher, as in the paper's text (and in the
 presets of its tables and figures). Scales, shifts and the balanced statistics of the one that saw the images themselves
-travel and predict; statistics of classes never leave the client.
+are uploaded and used to predict; statistics of classes never leave the client.
 
 The paper gives no constants. Those here are TRIBE's, for up to 10 classes and for more: eta 0.01 / 0.05, gamma 0 / 0.1,
 H0 0.05 / 0.2. `variant=code` is TRIBE's code: both losses are means over the images that pass the filter, L_CR compares

@@ -19,7 +19,7 @@ gradient descent on all parameters (trains=all), while for the scales and shifts
 Adam's step takes the place of lr g, its moments living as long as the client. BatchNorm layers normalise with the
 batch's statistics, now and when predicting.
 
-What is trained travels. The paper's learning rate, steps and sigma are unknown: lr is Tent's, and sigma = 0.03 is
+What is trained is uploaded. The paper's learning rate, steps and sigma are unknown: lr is Tent's, and sigma = 0.03 is
 about sqrt(lr), so that lr lambda is about 1 for a prior with an entropy of one nat: it takes half of every step back.
 Tensors that an aggregator does not share stay as the client adapted them, and so they are in its next prior. With
 aggregator=local nothing is ever received, and the prior stays the source.
@@ -49,7 +49,7 @@ from fedctta.network import Network, Tensors, refreshed
 
 @dataclass(frozen=True)
 class BPA(Adapter):
-    """Minimise entropy with the server's model as a prior, held the tighter the less (or more) sure it is."""
+    """Minimise entropy with the server's model as a prior, which is stronger the less (or more) certain it is."""
 
     name: ClassVar[str] = "bpa"
     needs: ClassVar[tuple[Need, ...]] = ("affine",)

@@ -5,8 +5,9 @@
     teacher <- 0.999 teacher + 0.001 student
     student <- source, every element with probability 0.01
 
-The teacher predicts, so it is what the client owns: it travels, and after a download the teacher is the aggregate. The
-student and Adam's moments are not uploaded. BatchNorm layers of all three models normalise with the batch's statistics.
+The teacher predicts, so it is what the client owns: it is uploaded, and after a download the teacher is the aggregate.
+The student and Adam's moments are not uploaded. BatchNorm layers of all three models normalise with the batch's
+statistics.
 
 The published code returns y itself, averaged views included, from before the step: `predict=before` does so. After the
 download (`predict=after`) the client predicts with the teacher as it then is and one plain pass. Whether views are

@@ -1,13 +1,13 @@
-"""FedICON, approximately: tell one's own images apart, whatever view one has of them; then predict.
+"""FedICON, approximately: learn to tell the client's images apart in any view of them; then predict.
 
     l_i  = - log  exp(cos(z_i, z_i') / tau)  /  sum over k != i of exp(cos(z_i, z_k) / tau)          (NT-Xent)
     loss = mean of l over the 2B views, z_i and z_i' being the features of two views of one image
 
-A few steps of gradient descent a batch move all parameters but the classifier's; BatchNorm normalises with the views'
-statistics and keeps a running average of them, as in training.
+A few steps of gradient descent per batch move all parameters except the classifier's; BatchNorm normalises with the
+views' statistics and keeps a running average of them, as in training.
 
-FedICON also trains differently, by contrasts between clients, so that features do not tell clients apart, and its
-constants are not published. Here the source model is any, features are contrasted without a projection, and the
+FedICON also trains differently, by contrasts between clients, so that features do not identify clients, and its
+constants are not published. Here any source model is used, features are contrasted without a projection, and the
 constants are ours: this is contrastive test-time adaptation after FedICON, not a reproduction of it.
 """
 

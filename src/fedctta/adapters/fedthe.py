@@ -14,7 +14,7 @@ the softmax of two numbers. The "+" are `plus` more steps for every image, as in
 Heads and mean features come from a file (see `fedctta.learning`), in which every source client has a personal head; a
 deployed client keeps one of them, drawn by its key. With `heads=none` there was no such training, and this is a port:
 g is the model's classifier, q a copy tuned on every batch by the entropy of its predictions, h_g the mean feature of
-clean source images and h_l that of all images the client has met. Nothing travels: any aggregator leaves it as it is.
+clean source images and h_l that of all images the client has met. Nothing is uploaded, so no aggregator changes it.
 
 The paper's beta is 0.1, the published code's 0.3, mixed in anew at each of the 20 steps. The original draws views by
 AugMix; here they are those of `cotta`. BatchNorm layers use the stored statistics.
@@ -179,7 +179,7 @@ class FedTHE(Adapter):
             self._table(network)
 
     def _table(self, network: Network) -> Tensors:
-        """Return the trained heads: global.* and, one row a source client, personal.*."""
+        """Return the trained heads: global.* and, one row per source client, personal.*."""
         path, tensors = read_learnt(self.name, self.learns, self.heads, network)
         head = classifier(network)
         head["feature"] = head["weight"][0]

@@ -5,7 +5,7 @@ With u = -log p of the source model, K_ij = exp(-||z_i - z_j||^2 / (2 s^2)) of u
 
     Y <- softmax(-u + K Y)
 
-Nothing is adapted and nothing travels, so any aggregator leaves it as it is.
+Nothing is adapted and nothing is uploaded, so no aggregator changes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MEMO: every image gets a model of its own, one step from the source, used once and forgotten.
+"""MEMO: every image gets its own model, one step from the source, used once and discarded.
 
 For an image x with views x_1 ... x_V:
 
@@ -8,8 +8,8 @@ The step, plain gradient descent, moves all parameters. Views are shifted by up 
 mirrored or not, and then AugMix of severity 1 (see `models.augmix`), as in the published code for 32x32 images.
 
 BatchNorm layers mix (1 - a) source + a batch, the batch being the views while stepping and the image alone when
-predicting. The mixture is a constant of the step: no gradient flows through the batch's part of it. Nothing lives on
-and nothing travels, so any aggregator leaves it as it is.
+predicting. The mixture is a constant of the step: no gradient flows through the batch's part of it. Nothing is kept
+and nothing is uploaded, so no aggregator changes it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from fedctta.network import Network
 
 @dataclass(frozen=True)
 class NoAdaptation(Adapter):
-    """Predict with the source model; nothing is adapted and nothing travels."""
+    """Predict with the source model; nothing is adapted and nothing is uploaded."""
 
     name: ClassVar[str] = "none"
     title: ClassVar[str] = "No-Adapt"

@@ -49,7 +49,7 @@ class NormAlpha(StatisticsAdapter):
             raise UserError(f"norm-alpha.prior={self.prior} must not be negative")
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
-        """Start from the source, whatever the client has."""
+        """Start from the source model, not from the client's."""
         return client._replace(own=self._mix(network, x).statistics)
 
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ statistics that move by alpha = 0.05 and that they normalise with at once:
     loss = mean over the memory of CE(p_teacher, p_student) exp(-a) / (1 + exp(-a)),      a = age / 64
     student: one step of Adam on scales and shifts;     teacher <- (1 - nu) teacher + nu student,    nu = 0.001
 
-The teacher's scales, shifts and statistics travel; the student, its optimiser and the memory stay. When an
+The teacher's scales, shifts and statistics are uploaded; the student, its optimiser and the memory are not. When an
 update is due depends on how many images a client has seen, which may differ between clients, so it cannot steer what
 they compute together: every batch of B images computes ceil(B / 64) updates, and one that is not due changes nothing.
 Batches of 64, or a multiple, waste nothing.

@@ -5,7 +5,7 @@ the class it is predicted to be in; of a class's supports the M with the lowest 
 
     c_k = normalised sum over k's supports of z / ||z||,     logits_k = z . c_k
 
-so c is the client's classifier: it is what travels and is averaged. No gradient; BatchNorm as in the source.
+so c is the client's classifier: it is uploaded and averaged. No gradient; BatchNorm as in the source.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class AffineAdapter(Adapter):
 
 
 def require_batch(method: str, network: Network, batch: int) -> None:
-    """Refuse single images where BatchNorm lives on the batch."""
+    """Refuse single images where BatchNorm needs the batch's statistics."""
     if network.norms and batch < 2:
         raise UserError(
             f"batch=1 gives adapter {method!r} no batch statistics: use batch=2 or more, or adapter"

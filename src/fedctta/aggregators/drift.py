@@ -4,13 +4,13 @@ Given who is kin by W, and each client's pace p_i:
 
     theta_i <- (1 - p_i) theta_i + p_i/2 ((W theta)_i + sum_j c_j theta_j)              c_j ~ sum of W_ij over i != j
 
-Over 1/p rounds that averages the noise of everybody's small steps as well as at once. Who is on its own, as a liar may
-be, is not in the mean of all, unless all are. What all have learnt in common then fades, since steps without labels
-lead astray in the long run:
+Over 1/p rounds this averages the noise of all clients' small steps as well as averaging at once. A client without kin,
+for example a liar, is left out of the mean of all, unless no client has kin. What all have learnt in common then
+decays, because steps without labels reduce accuracy in the long run:
 
     theta_i <- theta_i + pull sum_j c_j (source - theta_j)
 
-What a client has learnt of its own, its distance from that mean, stays as it is.
+What a client alone has learnt, its distance from that mean, does not change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedctta.aggregators.groups import Groups
 
-NONE = 1e-3  # of all rows of W together: if less than that lies on others, nobody has kin
+NONE = 1e-3  # of all rows of W together: if less than this lies on other clients, no client has kin
 
 
 def relied_on(kin: Groups) -> Tensor:

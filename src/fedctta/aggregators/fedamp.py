@@ -1,4 +1,4 @@
-"""FedAMP: every client receives a model of its own, pulled towards the models that are near it.
+"""FedAMP: every client receives its own model, moved towards the models that are near it.
 
     u_i  = (1 - sum_{j != i} c_ij) theta_i + sum_{j != i} c_ij theta_j
     c_ij = alpha_K A'(||theta_i - theta_j||^2),     A(x) = 1 - exp(-x / sigma)

@@ -24,12 +24,12 @@ It is the default here, and costs the server N K numbers of memory; `ema=0` is t
 (`samples=64`; the default of 16 is as accurate with one probe for all), and probes models in evaluation mode. With
 TTA-bn, where clients own BatchNorm statistics alone, that is the model a client *received* in the round before
 (`statistics=received`; in the first round, in which nothing was received, the noise's own statistics); clients that own
-weights are probed as adapted. With one probe shared by all, received models would stay equal for ever: equal models
-give a uniform W, and that gives equal models. Noise of one's own breaks that. `redraw`, `samples` and `statistics`
-overrule the variant.
+weights are probed as adapted. With one probe shared by all, received models would always stay equal: equal models
+give a uniform W, and that gives equal models. Different noise per client prevents this. `redraw`, `samples` and
+`statistics` override the variant.
 
 W and the mixing cost N^2, all else N. With thousands of clients `neighbours=k` keeps the k largest weights of every row
-(oneself among them) and mixes only those: N k numbers (docs/scale.md).
+(the client itself among them) and mixes only those: N k numbers (docs/scale.md).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FedCTTA(Aggregator):
     statistics: Literal["adapted", "received"] | None = None
     ema: float = 0.9
     squash: bool = False
-    neighbours: int = 0  # 0: everybody
+    neighbours: int = 0  # 0: all clients
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:

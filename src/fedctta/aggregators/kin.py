@@ -116,7 +116,7 @@ class Kin(Aggregator):
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
         """Describe the batch: its look, number of images, whether the uploaded statistics are of it, and its classes.
 
-        Classes are guessed for those only who learn, and so have something of their own to keep.
+        Classes are predicted only for clients that learn, since only they have learnt tensors to keep.
         """
         look, spread = of_batch(x)
         said = {"look": look, "spread": spread, "images": torch.full_like(look[0], len(x))}
@@ -142,7 +142,7 @@ class Kin(Aggregator):
         like = alike(look, 2 * typical * usual, self.strange / typical)
         belief, here = found(belief, like, heard, memory["weight"])
         weight = torch.where(here, 0, memory["weight"])
-        gone = F.pad(here, (0, 1), value=False)  # nobody believes to be in a domain that had to give way
+        gone = F.pad(here, (0, 1), value=False)  # no client is in a domain that was replaced
         memory = memory | {"belief": torch.where(rows | gone, belief, memory["belief"])}
         known = belief[:, :-1] * rows
         kin = Groups(known, (known / known.sum(0).clamp_min(TINY)).T, 1 - known.sum(1))

@@ -1,7 +1,7 @@
-"""Whether clients see other classes than their kin do, told by guesses that need not be right.
+"""Whether clients see other classes than their kin, estimated from predictions that need not be right.
 
-The frozen source model guesses the classes of a batch of B images, p_1 ... p_B. The client says the mean guess, and how
-likely two of its images are of one class:
+The frozen source model predicts the classes of a batch of B images, p_1 ... p_B. The client sends the mean prediction
+(its guess), and how likely two of its images have the same class:
 
     g_i = (1/B) sum_b p_b            r_i = mean over b != c of <p_b, p_c>
 
@@ -9,10 +9,10 @@ With the weights W of who is kin, the server compares that with one image of the
 
     e_i = sum_j W_ij (r_i - <g_i, g_j>),   o_i = sum_j W_ij r_i                     over j != i
 
-If both see the same classes, the two products have the same mean, however wrong guesses are in their domain: where all
-noise is taken for frogs, it is on both sides. If a client sees some classes more often than its kin do, e_i is above 0.
-Summed over rounds, e_i / o_i is near 0 for the impartial and near 1 for who sees what nobody of its kin does, whatever
-the number of classes.
+If both see the same classes, the two products have the same mean, even if predictions are wrong: they are equally wrong
+on both sides. If a client sees some classes more often than its kin do, e_i is above 0. Summed over rounds, e_i / o_i
+is near 0 for a client with the same classes as its kin, and near 1 for a client with classes that none of its kin sees,
+for any number of classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Server methods that keep one model and send it to everyone: what they share.
+"""What server methods share that keep one model and send it to all clients.
 
-`collaborate` moves the model, and not `step`, because late uploads may arrive in a round in which nobody receives: then
-nothing is mixed. The model is in the memory, the tensor `a` as `global.a`.
+`collaborate` moves the model, and not `step`, because late uploads may arrive in a round in which no client receives:
+then nothing is mixed. The model is in the memory, the tensor `a` as `global.a`.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ _HIGHEST = 50.0  # a score whose exponential is far beyond any rate, and still a
 
 @dataclass(frozen=True)
 class UGSA(ServerModel):
-    """Keep one model and let uploads move it, the less the more unsure they are of their own batch."""
+    """Keep one model that uploads move; an upload that is less certain of its batch moves it less."""
 
     name: ClassVar[str] = "ugsa"
     title: ClassVar[str] = "UGSA"

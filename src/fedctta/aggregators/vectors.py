@@ -74,7 +74,7 @@ def check_features(method: str, network: Network, own: Tensors) -> None:
 
 
 def kept_from(receivers: Receivers, weights: Tensor) -> Tensor:
-    """W with receivers=last: everybody but the last client keeps its own model.
+    """W with receivers=last: all clients except the last keep their own model.
 
     A loop variable used twice makes the published TTA-bn code of FedAMP and pFedGraph do this.
     """

@@ -1,4 +1,4 @@
-"""Source clients: shares of labelled source images, each seen through a corruption of its own."""
+"""Source clients: shares of labelled source images, each under its own corruption."""
 
 from __future__ import annotations
 

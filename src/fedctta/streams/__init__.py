@@ -85,7 +85,7 @@ class Stream:
         return Slot(images, labels.reshape(len(active), np.prod(labels.shape[1:], dtype=int)), self.domain[t])
 
     def joined(self, t: int) -> NDArray[np.bool_]:
-        """Return who is there in slot t and was not in the one before; in the first nobody, for all begin alike."""
+        """Return which clients are present in slot t but not in the slot before; none in the first slot."""
         came: NDArray[np.bool_] = (self.domain[t] != ABSENT) & (self.domain[max(t - 1, 0)] == ABSENT)
         return came
 

@@ -14,7 +14,7 @@ from fedctta.streams import ABSENT, Schedule
 
 @dataclass(frozen=True)
 class Arrivals(Schedule):
-    """Clients arrive one after another, each in a domain of its own (every < stay: their stays overlap).
+    """Clients arrive one after another, each in its own domain (every < stay: their stays overlap).
 
     Client k comes in slot k `every` and stays `stay` slots (by default all its `slots`), then is gone; by default the
     next one comes when it leaves. With `visits` > 1 the whole procession repeats, each client in the next domain.
