@@ -35,6 +35,8 @@ GLOSSARY = (
     "roster",
 )
 
+OLD_WORDS = ("as ever", "at home", "but for", "by way of", "on its way", "on their way", "so many", "want of")
+
 
 def links(text: str) -> list[tuple[str, str]]:
     """Return the relative links of a Markdown text as (file, heading): `file` is empty within the page."""
@@ -137,3 +139,11 @@ def test_the_map_has_all_layers_in_their_order():
 def test_the_glossary_explains_the_words():
     _, _, text = MAP.read_text(encoding="utf-8").partition("## Glossary")
     assert set(GLOSSARY) <= set(re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)).removesuffix(".md")
+)
+def test_pages_use_plain_words(page):
+    text = " ".join(page.read_text(encoding="utf-8").lower().split())
+    assert [word for word in OLD_WORDS if re.search(rf"\b{word}\b", text)] == []
