@@ -43,11 +43,11 @@ ALLOWED = {
     # Two published kinds of random views, which are called after the methods they come from.
     "adapters.augmentation": {"cotta", "roid"},
     "adapters.fedthe": {"cotta"},
-    # The remedy of a method whose partner, or whose own helper, cannot do what it needs.
+    # The remedy of a method whose partner, or whose own helper, cannot do what it needs; aggregators see no adapters.
     "adapters.balanced": {"bbn", "bn"},
     "aggregators.cfl": {"grad", "local"},
     "aggregators.fedbn": {"grad", "local"},
-    "aggregators.pfedbbn": {"bbn"},
+    "aggregators.pfedbbn": {"bbn", "bn", "norm-ema", "rotta", "grad"},
 }
 # Who may import a method's module: what a method learns beforehand lies beside it, bench plays it in the published way,
 # and a federation in which nobody shares needs the aggregator that does nothing.

@@ -39,8 +39,8 @@ class PFedBBN(Aggregator):
         """There must be statistics to compare."""
         if not own.keys() & network.statistics.keys():
             raise UserError(
-                "aggregator 'pfedbbn' compares BatchNorm statistics and this adapter's clients own none: use"
-                " adapter=bbn or another that adapts them, with a model that has BatchNorm"
+                "aggregator 'pfedbbn' compares BatchNorm statistics and this adapter's clients own none: use adapter"
+                " bbn, bn, norm-ema, rotta or grad, with a model that has BatchNorm"
             )
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
