@@ -24,7 +24,8 @@ HOMONYMS = {"none", "fedctta", "eta"}
 
 ALLOWED = {
     # Defaults, and what is said of a default where asking its class would import torch for a line of help.
-    "settings": {"bn", "local"},
+    "settings": {"local"},
+    "keys": {"bn", "fedavg"},  # the default, and weights=fedavg, which is no aggregator
     "fleet.cli": {"bn"},
     "fleet.device_cli": {"bn"},
     "fleet.launch": {"bn"},
@@ -39,7 +40,7 @@ ALLOWED = {
     "bench.memory": {"fedtsa"},
     "bench.servers": {"fedtsa"},
     "bench.ways": {"bn", "grad", "tent", "bbn"},
-    "cli": {"bn", "grad", "tent", "bbn", "fedavg", "fedtsa"},  # says which grid
+    "cli.bench": {"bn", "grad", "tent", "bbn", "fedavg", "fedtsa"},  # says which grid
     # Two published kinds of random views, which are called after the methods they come from.
     "adapters.augmentation": {"cotta", "roid"},
     "adapters.fedthe": {"cotta"},

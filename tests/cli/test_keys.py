@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
-from fedctta.cli import app
+from fedctta.cli import app, console
 from fedctta.cli import keys as command
 from fedctta.cli.keys import allowed
 from fedctta.data.corrupted import SETS
@@ -34,7 +34,7 @@ def told(*words):
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(console.out, "width", 300)  # the environment counts only when the console is made
 
 
 def lines(text):
