@@ -12,10 +12,10 @@ import argparse
 from dataclasses import replace
 from time import perf_counter
 
+from fedctta.engine.simulation import simulate
 from fedctta.machine import arithmetic, choose_device, hardware
-from fedctta.settings import Experiment, expand, parse_words
-from fedctta.simulation import simulate
-from fedctta.workshop import Workshop
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import Experiment, expand, parse_words
 
 WAYS = {
     "graph": {"lift": "graph"},
@@ -26,9 +26,9 @@ WAYS = {
 }
 
 
-def play(experiment: Experiment, workshop: Workshop):
+def play(experiment: Experiment, builder: Builder):
     device = choose_device(experiment.device)
-    federation, stream, _ = workshop.assemble(experiment, device)
+    federation, stream, _ = builder.build(experiment, device)
     began = perf_counter()
     with arithmetic(experiment.precision):
         tally = simulate(federation, stream, predictions=True)
@@ -41,7 +41,7 @@ def main() -> None:
     on_gpu = choose_device("auto").type == "cuda"
     parser.add_argument("--ways", default=",".join(WAYS) if on_gpu else "vmap,loop")
     arguments = parser.parse_args()
-    ways, workshop = arguments.ways.split(","), Workshop({})
+    ways, builder = arguments.ways.split(","), Builder({})
     print(f"{hardware(choose_device('auto'))}; compared with {ways[0]}\n")
     print(
         "| method | way | seconds | accuracy | difference (points) | equal predictions (%) |\n|:--|:--|--:|--:|--:|--:|"
@@ -49,7 +49,7 @@ def main() -> None:
     for experiment in expand(parse_words(arguments.words)):
         first, accuracy = None, 0.0
         for way in ways:
-            tally, seconds = play(replace(experiment, **WAYS[way]), workshop)
+            tally, seconds = play(replace(experiment, **WAYS[way]), builder)
             classes, mine = tally.classes.cpu(), 100 * tally.accuracy(len(tally.correct))
             if first is None:
                 first, accuracy = classes, mine

@@ -18,11 +18,11 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, aggregators
-from fedctta.clients import by_loop, by_vmap
+from fedctta.core.clients import by_loop, by_vmap
+from fedctta.core.network import Network
+from fedctta.engine.rounds import Federation
 from fedctta.machine import arithmetic, choose_device, peak_memory_mb
 from fedctta.models import build
-from fedctta.network import Network
-from fedctta.rounds import Federation
 
 LIFTS = {"vmap": by_vmap, "loop": by_loop}
 

@@ -29,14 +29,14 @@ from fedctta.adapters import adapters
 from fedctta.adapters.grad import mean_entropy
 from fedctta.aggregators import Server, aggregators
 from fedctta.aggregators.fedctta import FedCTTA
-from fedctta.clients import choose_lift
+from fedctta.core.clients import choose_lift
+from fedctta.core.network import Network
 from fedctta.data.corrupted import Domains
+from fedctta.engine.rounds import Federation
+from fedctta.engine.simulation import simulate
 from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model
-from fedctta.network import Network
-from fedctta.rounds import Federation
-from fedctta.simulation import simulate
 from fedctta.streams import Stream, build
 from fedctta.streams.clusters import NIID
 

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from fedctta.aggregators import Server, Uploads
 from fedctta.aggregators.fedtsa import FedTSA
-from fedctta.clients import by_vmap
+from fedctta.core.clients import by_vmap
+from fedctta.core.network import Network
 from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
-from fedctta.network import Network
 
 RANDOM = np.random.default_rng(0)
 

@@ -20,16 +20,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedctta.fleet.desk import Desk
-from fedctta.fleet.device import Device, Stop
-from fedctta.fleet.door import Door
-from fedctta.fleet.equipment import equip
-from fedctta.fleet.handover import Handover, Moment
-from fedctta.fleet.keep import Keep, Place, identity
-from fedctta.fleet.line import exchange
-from fedctta.fleet.predictions import open_predictions
-from fedctta.fleet.sources import Batch
-from fedctta.fleet.wire import Parcel, pack, unpack
+from fedctta.fleet.device.device import Device, Stop
+from fedctta.fleet.device.device_state import DeviceState, Place, identity
+from fedctta.fleet.device.equipment import equip
+from fedctta.fleet.device.handover import Handover, Snapshot
+from fedctta.fleet.device.predictions import open_predictions
+from fedctta.fleet.device.request_handler import RequestHandler
+from fedctta.fleet.device.socket_server import SocketServer
+from fedctta.fleet.device.sources import Batch
+from fedctta.fleet.transport.framing import exchange
+from fedctta.fleet.transport.wire import Parcel, pack, unpack
 
 
 def ask_on(path: Path, aggregator: str, every: float, busy: Event, over: Event, told: str) -> None:
@@ -73,13 +73,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
         folder = Path(name)
         client = found.adapter.init(found.network)
-        handover = Handover(Moment(client, None, 0))
-        desk = Desk("bench", found.network, found.adapter, handover, spare=found.spare)
+        handover = Handover(Snapshot(client, None, 0))
+        desk = RequestHandler("bench", found.network, found.adapter, handover, spare=found.spare)
         told = str(folder / "told.json")
         arguments = (folder / "s", options.aggregator, options.every, busy, over, told)
         asker = context.Process(target=ask_on, args=arguments)
-        with open_predictions(folder / "p.jsonl") as out, Door(folder / "s", desk.answer):
-            keep = Keep(folder, identity(found.network, found.adapter))
+        with open_predictions(folder / "p.jsonl") as out, SocketServer(folder / "s", desk.answer):
+            keep = DeviceState(folder, identity(found.network, found.adapter))
             device = Device(found, client, Place(), out, keep, handover)
             asker.start()
             seconds = walk(device, options, busy)

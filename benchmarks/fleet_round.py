@@ -26,9 +26,9 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from fedctta.fleet.launch import Tryout, up
-from fedctta.fleet.parts import device
-from fedctta.fleet.supervisor import Supervisor
+from fedctta.fleet.processes.launch import Tryout, up
+from fedctta.fleet.processes.process_specs import device
+from fedctta.fleet.processes.supervisor import Supervisor
 from fedctta.models.zoo import weights_path
 
 

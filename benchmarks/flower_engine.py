@@ -18,12 +18,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedctta.fleet.engine import run_on_ray, simulate_on_flower
-from fedctta.fleet.grid import InProcessGrid
-from fedctta.settings import single
-from fedctta.simulation import simulate
-from fedctta.tally import Tally
-from fedctta.workshop import Workshop
+from fedctta.engine.simulation import simulate
+from fedctta.engine.tally import Tally
+from fedctta.fleet.simulation.engine import run_on_ray, simulate_on_flower
+from fedctta.fleet.simulation.grid import InProcessGrid
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import single
 
 SLOTS = 3
 
@@ -50,7 +50,7 @@ def timed(name: str, play: Callable[..., Tally]) -> None:
 def main(clients: int) -> None:
     few = {"niid.clusters": clients} if clients < 5 else {}
     experiment = single({"dataset": "shapes-c", "clients": clients, "slots": SLOTS, "aggregator": "fedctta", **few})
-    federation, stream, _ = Workshop({}).assemble(experiment, torch.device("cpu"))
+    federation, stream, _ = Builder({}).build(experiment, torch.device("cpu"))
     print(f"{clients} clients, {len(stream)} rounds, {experiment.adapter} with {experiment.aggregator}")
     flower = partial(simulate_on_flower, experiment, stream)
     for _ in range(2):

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import torch
 
-from fedctta.clients import Client
-from fedctta.fleet.collaboration import Hub, Standing, Upload
+from fedctta.core.clients import Client
+from fedctta.core.network import Tensors
+from fedctta.fleet.server.collaboration import Hub, Standing, Upload
 from fedctta.models.inputs import to_input
-from fedctta.network import Tensors
-from fedctta.settings import single
-from fedctta.workshop import Workshop
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import single
 
 CLIENTS, EVERY, LATE = 4, 8, 2  # a round every 8 batches; its downloads are there 2 batches later
 MOMENTA = (1.0, 0.5, 0.3, 0.2, 0.1)
 
 
-def accuracy(workshop: Workshop, aggregator: str | None, momentum: float, clusters: int, blend: float = 0.0) -> float:
+def accuracy(builder: Builder, aggregator: str | None, momentum: float, clusters: int, blend: float = 0.0) -> float:
     """Percent of images right. With `blend`, downloads are kept apart and blended into what predicts."""
     words = {"dataset": "shapes-c", "clients": CLIENTS, "slots": 10, "niid.clusters": clusters}
     words |= {"aggregator": aggregator or "fedavg", "bn.momentum": momentum}
-    federation, stream, _ = workshop.assemble(single(words), torch.device("cpu"))
+    federation, stream, _ = builder.build(single(words), torch.device("cpu"))
     network, adapter, method = federation.network, federation.adapter, federation.aggregator
     clients = [adapter.init(network)] * CLIENTS
     hub = Hub(method, federation.server, method.shares(network, clients[0].own))
@@ -50,15 +50,15 @@ def accuracy(workshop: Workshop, aggregator: str | None, momentum: float, cluste
 
 
 def main() -> None:
-    workshop = Workshop({})
+    builder = Builder({})
     print(
         f"{CLIENTS} clients, a round every {EVERY} batches; momentum {', '.join(map(str, MOMENTA))}; then blends at 1"
     )
     with torch.no_grad():
         for clusters in (4, 2, 1):
             for name in (None, "fedavg", "fedctta"):
-                row = [f"{accuracy(workshop, name, momentum, clusters):.1f}" for momentum in MOMENTA]
-                row += [f"{accuracy(workshop, name, 1.0, clusters, blend):.1f}" for blend in (0.3, 0.5) if name]
+                row = [f"{accuracy(builder, name, momentum, clusters):.1f}" for momentum in MOMENTA]
+                row += [f"{accuracy(builder, name, 1.0, clusters, blend):.1f}" for blend in (0.3, 0.5) if name]
                 print(f"{clusters} domains at a time, {name or 'alone':8}", *row, flush=True)
 
 

@@ -26,14 +26,14 @@ import torch
 import fedctta
 from fedctta.adapters import adapters
 from fedctta.aggregators import Aggregator, Server, Uploads, aggregators, mix, restrict
-from fedctta.clients import by_vmap, stack
+from fedctta.core.clients import by_vmap, stack
+from fedctta.core.network import Network, Tensors
 from fedctta.files import whole
-from fedctta.liars import choose_liars
 from fedctta.machine import choose_device
 from fedctta.models import build
-from fedctta.network import Network, Tensors
-from fedctta.records import Record
+from fedctta.results.records import Record
 from fedctta.streams.clusters import NIID
+from fedctta.uploads.attacks import choose_liars
 
 Values = Mapping[str, Any]
 SERVERS = ("local", "fedavg", "pfedgraph", "fedtsa", "fedctta", "oracle", "kin")
@@ -162,7 +162,8 @@ def alone(means: Mapping[str, float]) -> str:
 def serve(server: Server, method: Aggregator, uploads: Uploads, memory: Tensors) -> Tensors:
     """Play the server's part of one round and return its memory."""
     weights, kept = method.collaborate(server, uploads, memory)
-    return method.step(mix(restrict(weights, uploads.active), uploads.own), uploads.active, kept)[1]
+    mixed = mix(restrict(weights, uploads.active), uploads.own)
+    return method.step(server, uploads, mixed, uploads.active, kept)[1]
 
 
 def captured(play: Callable[[Tensors], Tensors], memory: Tensors) -> Callable[[Tensors], Tensors]:

@@ -23,12 +23,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedctta.core.network import Network, Tensors, refreshed
 from fedctta.data.catalogue import load
 from fedctta.files import whole
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model
-from fedctta.network import Network, Tensors, refreshed
-from fedctta.privacy import Noise
+from fedctta.uploads.privacy import Noise
 
 SMOOTHNESS = 2e-3
 SHOWN = 10

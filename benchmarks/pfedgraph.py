@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fedctta.aggregators.common.vectors import cosines
 from fedctta.aggregators.pfedgraph import PFedGraph, project_to_simplex
-from fedctta.aggregators.vectors import cosines
 
 
 def rows(clients: int, grouped: bool) -> Tensor:

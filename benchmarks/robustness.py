@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import fedctta
 from fedctta.keys import Lie, Way
-from fedctta.liars import choose_liars
+from fedctta.uploads.attacks import choose_liars
 
 
 def honest_accuracy(values: dict[str, Any], honest: list[int]) -> float | None:

@@ -25,20 +25,21 @@ from typing import Any
 import torch
 from kin import cost
 
-from fedctta import rounds
 from fedctta.aggregators import fedctta, mix
-from fedctta.aggregators.neighbours import Neighbours
+from fedctta.aggregators.common.neighbours import Neighbours
+from fedctta.engine import rounds
+from fedctta.engine.simulation import simulate
+from fedctta.engine.tally import Tally
 from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
-from fedctta.robust import Robust
-from fedctta.settings import single
-from fedctta.simulation import simulate
-from fedctta.tally import Tally
-from fedctta.workshop import Workshop
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import single
+from fedctta.uploads import server_half
+from fedctta.uploads.robust import Robust
 
 DOMAINS = "gaussian_noise+defocus_blur+fog+contrast"
 OF_W: tuple[tuple[Any, str], ...] = (
     *((fedctta, "collaboration"), (fedctta, "with_neighbours")),
-    *((rounds, "restrict"), (rounds, "overall"), (Robust, "mix"), (Tally, "record_collaboration")),
+    *((server_half, "restrict"), (rounds, "overall"), (Robust, "mix"), (Tally, "record_collaboration")),
 )
 
 
@@ -51,7 +52,7 @@ def play(clients: int, neighbours: int, options: argparse.Namespace) -> dict[str
     values = {"stream": "niid", "adapter": "bn", "aggregator": "fedctta", "samples": "overlap", "domains": DOMAINS}
     asked = {"clients": clients, "batch": options.batch, "slots": options.slots, "fedctta.neighbours": neighbours}
     experiment = single({**values, **asked, "dataset": options.dataset, "device": options.device})
-    federation, stream, _ = Workshop({}).assemble(experiment, device)
+    federation, stream, _ = Builder({}).build(experiment, device)
     cuda = device.type == "cuda"
     now = time.perf_counter if cuda else time.process_time
     parts = [[0.0], [0.0]]

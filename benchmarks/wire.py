@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fedctta.core.network import Network
 from fedctta.files import whole
 from fedctta.models.zoo import load_model
-from fedctta.network import Network
-from fedctta.traffic import table
+from fedctta.uploads.traffic import table
 
 
 def replaced(page: str, new: str) -> str:

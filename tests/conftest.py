@@ -15,11 +15,11 @@ from torch import nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
-from fedctta.clients import Lift, Lifter, choose_lift, in_chunks
+from fedctta.core.clients import Lift, Lifter, choose_lift, in_chunks
+from fedctta.core.network import Network
 from fedctta.data.corrupted import Domains
-from fedctta.network import Network
-from fedctta.rounds import Federation
-from fedctta.simulation import simulate
+from fedctta.engine.rounds import Federation
+from fedctta.engine.simulation import simulate
 from fedctta.streams import build, schedules
 from fedctta.streams.clusters import NIID
 

@@ -127,7 +127,7 @@ def test_the_map_names_code_that_exists():
     for name in named:
         resolve(name)
     with pytest.raises(AttributeError):
-        resolve("rounds: Federation.pause")
+        resolve("engine.rounds: Federation.pause")
 
 
 def test_the_map_has_all_layers_in_their_order():

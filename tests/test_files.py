@@ -110,7 +110,8 @@ def test_a_full_disk_is_one_line_for_tensors_too(tmp_path):
 # The command, stopped while it writes its record; it says so by a line.
 WRITING = """
 import signal, sys, time
-from fedctta import cli, records
+from fedctta import cli
+from fedctta.results import records
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started by
 

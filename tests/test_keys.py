@@ -9,7 +9,7 @@ import pytest
 
 from fedctta.errors import UserError
 from fedctta.keys import ABOUT, ALLOWED, DEFAULTS, KEYS, LARGEST_SEED, LEAST_DELTA, LEAST_EPSILON, LIMITS
-from fedctta.settings import Experiment, single
+from fedctta.runs.settings import Experiment, single
 
 
 def test_an_experiment_has_exactly_these_keys_and_defaults():

@@ -24,14 +24,14 @@ HOMONYMS = {"none", "fedctta", "eta"}
 
 ALLOWED = {
     # Defaults, and what is said of a default where asking its class would import torch for a line of help.
-    "settings": {"local"},
+    "runs.settings": {"local"},
     "keys": {"bn", "fedavg"},  # the default, and weights=fedavg, which is no aggregator
-    "fleet.cli": {"bn"},
-    "fleet.device_cli": {"bn"},
-    "fleet.launch": {"bn"},
-    "fleet.start": {"bn"},
+    "cli.fleet": {"bn"},
+    "cli.device": {"bn"},
+    "fleet.processes.launch": {"bn"},
+    "fleet.device.start": {"bn"},
     # How a source model was trained: federation=fedavg is no aggregator.
-    "pretraining": {"fedavg"},
+    "training.pretraining": {"fedavg"},
     "models.zoo": {"fedavg"},
     # The layers of a network are called so.
     "models.wide_resnet": {"bn"},
@@ -42,18 +42,18 @@ ALLOWED = {
     "bench.ways": {"bn", "grad", "tent", "bbn"},
     "cli.bench": {"bn", "grad", "tent", "bbn", "fedavg", "fedtsa"},  # says which grid
     # Two published kinds of random views, which are called after the methods they come from.
-    "adapters.augmentation": {"cotta", "roid"},
+    "adapters.common.augmentation": {"cotta", "roid"},
     "adapters.fedthe": {"cotta"},
     # The remedy of a method whose partner, or whose own helper, cannot do what it needs; aggregators see no adapters.
-    "adapters.balanced": {"bbn", "bn"},
+    "adapters.common.balanced": {"bbn", "bn"},
     "aggregators.cfl": {"grad", "local"},
     "aggregators.fedbn": {"grad", "local"},
     "aggregators.pfedbbn": {"bbn", "bn", "norm-ema", "rotta", "grad"},
 }
 # Who may import a method's module: what a method learns beforehand lies beside it, bench plays it in the published way,
 # and a federation in which nobody shares needs the aggregator that does nothing.
-IMPORTERS = {"learning", "bench", "adapters", "aggregators"}
-IMPORTS = {("guards", "fedctta.aggregators.local")}
+IMPORTERS = {"training", "bench", "adapters", "aggregators"}
+IMPORTS = {("runs.guards", "fedctta.aggregators.local")}
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

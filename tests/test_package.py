@@ -14,7 +14,7 @@ def test_all_names_are_found():
     assert set(fedctta.__all__) <= set(dir(fedctta))
     for name in fedctta.__all__:
         assert getattr(fedctta, name) is not None
-    from fedctta.experiment import run
+    from fedctta.runs.experiment import run
 
     assert fedctta.run is run
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from fedctta.report.titles import method_title
-from fedctta.settings import expand, load_preset, parse_words
+from fedctta.runs.settings import expand, load_preset, parse_words
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/add-a-method.md")

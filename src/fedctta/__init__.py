@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedctta.adapters import Adapter
     from fedctta.aggregators import Aggregator, Server, Uploads
-    from fedctta.clients import Client
+    from fedctta.core.clients import Client
+    from fedctta.core.network import Network
     from fedctta.data.corrupted import Domains
     from fedctta.errors import UserError
-    from fedctta.experiment import Result, run
-    from fedctta.network import Network
-    from fedctta.records import Record
-    from fedctta.settings import Experiment
+    from fedctta.results.records import Record
+    from fedctta.runs.experiment import Result, run
+    from fedctta.runs.settings import Experiment
     from fedctta.streams import Schedule
 
     __version__: str
@@ -39,17 +39,17 @@ __all__ = [
 _HOMES = {
     "Adapter": "adapters",
     "Aggregator": "aggregators",
-    "Client": "clients",
+    "Client": "core.clients",
     "Domains": "data.corrupted",
-    "Experiment": "settings",
-    "Network": "network",
-    "Record": "records",
-    "Result": "experiment",
+    "Experiment": "runs.settings",
+    "Network": "core.network",
+    "Record": "results.records",
+    "Result": "runs.experiment",
     "Schedule": "streams",
     "Server": "aggregators",
     "Uploads": "aggregators",
     "UserError": "errors",
-    "run": "experiment",
+    "run": "runs.experiment",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -89,6 +90,13 @@ class Registry(Generic[T]):
             if field.init and field.default is MISSING and field.name not in values:
                 raise UserError(f"{name} needs {name}.{field.name}: add {name}.{field.name}=VALUE")
         return cls(**values)
+
+
+def import_object(module: str, name: str) -> Any:
+    """Import what a module, also one in the current folder, calls `name`."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return getattr(importlib.import_module(module), name)
 
 
 def own_name(cls: type[Any]) -> str:

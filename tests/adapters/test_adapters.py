@@ -12,12 +12,12 @@ from torch import nn
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server
 from fedctta.aggregators.fedavg import FedAvg
-from fedctta.clients import by_loop, by_vmap, in_chunks, stack, take
+from fedctta.core.clients import by_loop, by_vmap, in_chunks, stack, take
+from fedctta.core.network import Network
+from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
 from fedctta.machine import arithmetic
 from fedctta.models import build
-from fedctta.network import Network
-from fedctta.rounds import Federation
 
 # parameters with which a method is quick, or does something, on a few random images
 SMALL = {

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedctta.adapters.atp import ATP, adaptable, direction, measured, step
-from fedctta.adapters.learnt import learnt_path
+from fedctta.adapters.common.learnt import learnt_path
+from fedctta.core.network import Network, Statistics
 from fedctta.errors import UserError
-from fedctta.network import Network, Statistics
 
 
 def images(*shape):

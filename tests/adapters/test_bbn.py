@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedctta.adapters import bbn
-from fedctta.adapters.augmentation import augment
 from fedctta.adapters.bbn import BalancedNorm
+from fedctta.adapters.common.augmentation import augment
+from fedctta.core.network import Network
+from fedctta.core.randomness import advance
 from fedctta.errors import UserError
-from fedctta.network import Network
-from fedctta.randomness import advance
 
 CLASSES = 3
 

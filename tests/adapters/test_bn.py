@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from fedctta.adapters.bn import BatchStatistics
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 
 def test_predicts_with_the_statistics_of_the_batch(tiny_module, tiny_network):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedctta.adapters.bpa import BPA, pulled, tightness
+from fedctta.adapters.bpa import BPA, pull_to_prior, tightness
 from fedctta.adapters.tent import Tent
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, refreshed
 from fedctta.errors import UserError
-from fedctta.network import Network, refreshed
 
 CERTAIN, EVEN, HALF = [0.0, -99.0, -99.0, -99.0], [0.0] * 4, [0.0, 0.0, -99.0, -99.0]
 LOSSES = {
@@ -68,10 +68,10 @@ def test_the_precision_by_hand(logits, entropy):
 
 def test_the_pull_by_hand():
     weights, prior = {"a": torch.tensor([4.0, 0.0])}, {"a": torch.tensor([1.0, 2.0])}
-    assert pulled(weights, prior, torch.tensor(0.0))["a"].tolist() == [4, 0]
-    assert pulled(weights, prior, torch.tensor(1.0))["a"].tolist() == [2.5, 1]
-    assert pulled(weights, prior, torch.tensor(2.0))["a"].tolist() == pytest.approx([2, 4 / 3])
-    assert pulled(weights, prior, torch.tensor(1e30))["a"].tolist() == [1, 2]
+    assert pull_to_prior(weights, prior, torch.tensor(0.0))["a"].tolist() == [4, 0]
+    assert pull_to_prior(weights, prior, torch.tensor(1.0))["a"].tolist() == [2.5, 1]
+    assert pull_to_prior(weights, prior, torch.tensor(2.0))["a"].tolist() == pytest.approx([2, 4 / 3])
+    assert pull_to_prior(weights, prior, torch.tensor(1e30))["a"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("precision", ["high", "low"])

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedctta.adapters.augmentation import augment, view_keys
+from fedctta.adapters.common.augmentation import augment, view_keys
 from fedctta.adapters.cotta import CoTTA, restored
-from fedctta.adapters.tensors import under
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, refreshed
+from fedctta.core.randomness import fork, keys
+from fedctta.core.tensors import under
 from fedctta.errors import UserError
-from fedctta.network import Network, refreshed
-from fedctta.randomness import fork, keys
 
 KEY = keys(2, 1)[0]
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from fedctta.adapters import adapters
-from fedctta.clients import by_loop, by_vmap, stack
+from fedctta.core.clients import by_loop, by_vmap, stack
+from fedctta.core.network import Network
 from fedctta.errors import UserError
 from fedctta.models import build
-from fedctta.network import Network
 
 PER_PIXEL = {
     **{name: {} for name in ("none", "bn", "norm-alpha", "norm-ema", "dua", "tent", "shot", "bpa")},

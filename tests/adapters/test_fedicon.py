@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedctta.adapters.augmentation import augment
+from fedctta.adapters.common.augmentation import augment
 from fedctta.adapters.fedicon import FedICON, nt_xent, two_views
+from fedctta.core.network import refreshed
+from fedctta.core.randomness import fork, keys
 from fedctta.errors import UserError
-from fedctta.network import refreshed
-from fedctta.randomness import fork, keys
 
 
 def images(*shape):

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedctta.adapters.augmentation import views
+from fedctta.adapters.common.augmentation import views
 from fedctta.adapters.fedthe import FedTHE, classifier, mixed, mixing_loss, mixing_weights, moving_average
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network
+from fedctta.core.randomness import advance, fork, keys
 from fedctta.errors import UserError
-from fedctta.network import Network
-from fedctta.randomness import advance, fork, keys
 
 CLIENTS = 4
 

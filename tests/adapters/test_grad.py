@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from fedctta.adapters.grad import EntropyGradient, mean_entropy, pseudo_label_loss
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 
 def test_entropy_by_hand():

@@ -10,11 +10,11 @@ import torch
 
 from fedctta.adapters import memo
 from fedctta.adapters.memo import IMAGES_AT_ONCE, MEMO, draw_views, marginal_entropy
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import refreshed
+from fedctta.core.randomness import fork, keys
 from fedctta.errors import UserError
 from fedctta.models.augmix import OPERATIONS
-from fedctta.network import refreshed
-from fedctta.randomness import fork, keys
 
 
 def images(*shape):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedctta.adapters.norm import DUA, NormAlpha, NormEMA
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 
 def images(size=6, seed=0):

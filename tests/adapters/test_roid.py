@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedctta.adapters.augmentation import augment
+from fedctta.adapters.common.augmentation import augment
 from fedctta.adapters.roid import ROID, corrected, soft_likelihood_ratio, stretched, worth
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, refreshed
+from fedctta.core.randomness import keys
 from fedctta.errors import UserError
-from fedctta.network import Network, refreshed
-from fedctta.randomness import keys
 
 
 def images(*shape):

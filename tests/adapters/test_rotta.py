@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from fedctta.adapters import rotta
-from fedctta.adapters.memory import EMPTY, Memory, empty, offered
+from fedctta.adapters.common.memory import EMPTY, Memory, empty, offered
 from fedctta.adapters.rotta import RoTTA
-from fedctta.clients import stack
+from fedctta.core.clients import stack
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 CLASSES = 3
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fedctta.adapters.sar import SAR
+from fedctta.core.network import Network
 from fedctta.errors import UserError
 from fedctta.models import ARCHITECTURES, build
-from fedctta.network import Network
 
 LIMIT = 0.6
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedctta.adapters.shot import SHOT, information_loss
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 
 def test_the_loss_by_hand():

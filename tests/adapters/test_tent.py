@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedctta.adapters.tent import Tent
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 
 def batches(count=3, size=6):

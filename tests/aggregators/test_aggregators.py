@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, aggregators, matrix, mix, overall, restrict
-from fedctta.clients import Client, by_loop, in_chunks, stack
+from fedctta.core.clients import Client, by_loop, in_chunks, stack
 
 # parameters with which a method is quick, and the same whatever the order of clients
 SMALL = {"fedtsa": {"ablation": "no-aug", "epochs": 10}}  # with masks, equivariant only if the noise moves along
@@ -96,9 +96,11 @@ def play(aggregator, server, uploads, memory, receive=None):
     """Aggregate as the engine does; return W, the models sent and the memory."""
     receive = uploads.active if receive is None else receive
     shared = aggregator.shares(server.network, uploads.own)
-    weights, memory = aggregator.collaborate(server, uploads._replace(own=shared), memory)
+    uploads = uploads._replace(own=shared)
+    weights, memory = aggregator.collaborate(server, uploads, memory)
     given = aggregator.contribute(shared, uploads.active, memory)
-    sent, memory = aggregator.step(mix(restrict(weights, receive, uploads.trust), given), receive, memory)
+    mixed = mix(restrict(weights, receive, uploads.trust), given)
+    sent, memory = aggregator.step(server, uploads, mixed, receive, memory)
     return weights, sent, memory
 
 

@@ -30,7 +30,7 @@ def play(aggregator, rounds, memory=None, active=None):
         own = {"a": sent_before(memory, clients) + torch.tensor(updates)}
         weights, memory = aggregator.collaborate(server, Uploads(own, {}, active), memory)
         torch.testing.assert_close(weights.sum(1), torch.ones(clients), atol=1e-6, rtol=0)
-        sent, memory = aggregator.step(mix(restrict(weights, active), own), active, memory)
+        sent, memory = aggregator.step(server, None, mix(restrict(weights, active), own), active, memory)
     return weights, sent["a"], memory
 
 
@@ -82,7 +82,7 @@ def play_code(updates, statistics=(), active=None):
     own = {"a": SOURCE + torch.tensor(updates)} | {name: 1 + torch.tensor(statistics) for name in known}
     aggregator = CFL(variant="code")
     weights, memory = aggregator.collaborate(server, Uploads(own, {}, active), aggregator.init(server))
-    sent, memory = aggregator.step(mix(restrict(weights, active), own), active, memory)
+    sent, memory = aggregator.step(server, None, mix(restrict(weights, active), own), active, memory)
     return weights, sent, memory
 
 

@@ -7,11 +7,11 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, aggregators
-from fedctta.clients import by_vmap
+from fedctta.core.clients import by_vmap
+from fedctta.core.network import Network
+from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
 from fedctta.models import build
-from fedctta.network import Network
-from fedctta.rounds import Federation
 
 CLIENTS, BATCH, SIDE, CLASSES = 3, 2, 8, 4
 MORE = {

@@ -10,8 +10,8 @@ from torch import nn
 
 from fedctta.aggregators import Uploads
 from fedctta.aggregators.fedamp import FedAMP
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 ALL = torch.ones(3, dtype=torch.bool)
 OWN = {"a": torch.tensor([[0.0, 0.0], [0.0, 1.0], [3.0, 4.0]])}  # squared distances 1, 25 and 18

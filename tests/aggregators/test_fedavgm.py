@@ -24,7 +24,7 @@ def play(aggregator, rounds, source=SOURCE, active=(True, True)):
         uploads = Uploads(own, {}, active)
         weights, memory = aggregator.collaborate(server, uploads, memory)
         assert weights.tolist() == [[1 / len(active)] * len(active)] * len(active)
-        models, memory = aggregator.step(mix(restrict(weights, active), own), active, memory)
+        models, memory = aggregator.step(server, uploads, mix(restrict(weights, active), own), active, memory)
         sent.append(models)
     return sent, memory
 
@@ -99,7 +99,7 @@ def test_late_uploads_count_less_and_move_the_server_though_nobody_receives():
         own, trust = of([1.0, 0.0], [4.0, 6.0]), torch.tensor(trust)
         uploads = Uploads(own, {}, trust > 0, None, trust)
         weights, memory = aggregator.collaborate(server, uploads, memory)
-        sent, memory = aggregator.step(mix(restrict(weights, nobody, trust), own), nobody, memory)
+        sent, memory = aggregator.step(server, uploads, mix(restrict(weights, nobody, trust), own), nobody, memory)
         assert torch.equal(sent["a"], own["a"])
         assert memory["global.a"].tolist() == pytest.approx(g)
         assert memory["momentum.a"].tolist() == pytest.approx(m)

@@ -8,7 +8,7 @@ import torch
 from fedctta.adapters import adapters
 from fedctta.aggregators import Uploads, mix
 from fedctta.aggregators.fedbn import FedBN
-from fedctta.clients import stack
+from fedctta.core.clients import stack
 from fedctta.errors import UserError
 
 

@@ -11,10 +11,10 @@ from torch import nn
 from fedctta.aggregators import Server, Uploads, mix
 from fedctta.aggregators import fedctta as fedctta_module
 from fedctta.aggregators.fedctta import FedCTTA, collaboration, noise
-from fedctta.clients import by_vmap
+from fedctta.core.clients import by_vmap
+from fedctta.core.network import Network
+from fedctta.core.randomness import keys
 from fedctta.errors import UserError
-from fedctta.network import Network
-from fedctta.randomness import keys
 
 MU = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
 
@@ -118,7 +118,7 @@ def test_uniform_is_a_fixed_point_when_received_models_are_probed_on_one_probe()
         sent = uploads(0.0, 1.0)
         weights, memory = aggregator.collaborate(server, sent, memory)
         torch.testing.assert_close(weights, torch.full((2, 2), 0.5))
-        mixed, memory = aggregator.step(mix(weights, sent.own), sent.active, memory)
+        mixed, memory = aggregator.step(server, sent, mix(weights, sent.own), sent.active, memory)
         assert all(torch.equal(memory[f"received.{name}"], tensor) for name, tensor in mixed.items())
 
 
@@ -134,7 +134,7 @@ def norm_server(clients=3):
 def play(aggregator, server, sent, memory):
     """One round of everybody: W, and the memory after all have received."""
     weights, memory = aggregator.collaborate(server, sent, memory)
-    return weights, aggregator.step(mix(weights, sent.own), sent.active, memory)[1]
+    return weights, aggregator.step(server, sent, mix(weights, sent.own), sent.active, memory)[1]
 
 
 def test_the_published_form_probes_what_was_received_with_noise_of_every_clients_own():

@@ -22,7 +22,7 @@ def play(aggregator, rounds, active=ALL):
         weights, memory = aggregator.collaborate(None, Uploads(own, {}, active), memory)
         for w in weights.values():
             torch.testing.assert_close(w.sum(1), torch.ones(len(active)), atol=1e-6, rtol=0)
-        sent, memory = aggregator.step(mix(restrict(weights, active), own), active, memory)
+        sent, memory = aggregator.step(None, None, mix(restrict(weights, active), own), active, memory)
     return weights, sent, memory
 
 
@@ -100,7 +100,7 @@ def test_the_absent_neither_count_nor_receive():
         _, _, memory = play(aggregator, [FIRST])
         weights, memory = aggregator.collaborate(None, Uploads(SECOND, {}, present), memory)
         assert weights["a"][0, 1] == 0
-        sent, memory = aggregator.step(mix(restrict(weights, present), SECOND), present, memory)
+        sent, memory = aggregator.step(None, None, mix(restrict(weights, present), SECOND), present, memory)
         close(sent["a"], [expected, [5.0, 0.0], expected])
         close(memory["global.a"], expected)
 
@@ -114,7 +114,7 @@ def test_the_global_model_is_of_all_that_came_whoever_receives():
         for trust, expected in (([0.0, 0.0, 0.0], [2.0, 0.0]), ([0.0, 0.25, 0.0], [5.0, 0.0])):
             trust = torch.tensor(trust)
             weights, memory = aggregator.collaborate(None, Uploads(SECOND, {}, trust > 0, None, trust), memory)
-            sent, memory = aggregator.step(mix(restrict(weights, nobody, trust), SECOND), nobody, memory)
+            sent, memory = aggregator.step(None, None, mix(restrict(weights, nobody, trust), SECOND), nobody, memory)
             close(memory["global.a"], expected)
             assert torch.equal(sent["a"], SECOND["a"])
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from fedctta.aggregators import Uploads
 from fedctta.aggregators.pfedgraph import PFedGraph, project_to_simplex
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 ALL = torch.ones(3, dtype=torch.bool)
 SERVER = SimpleNamespace(network=SimpleNamespace(state={"a": torch.tensor([1.0, 1.0])}))

@@ -13,10 +13,10 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, mix, restrict
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.ugsa import UGSA
-from fedctta.clients import Client, by_vmap
+from fedctta.core.clients import Client, by_vmap
+from fedctta.core.network import Network
+from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
-from fedctta.network import Network
-from fedctta.rounds import Federation
 
 SOURCE = {"a": torch.tensor([1.0, 0.0])}
 SERVER = SimpleNamespace(network=SimpleNamespace(state=SOURCE, device=torch.device("cpu")))
@@ -33,7 +33,7 @@ def play(aggregator, models, sigma, active=None, trust=None, memory=None, receiv
     weights, memory = aggregator.collaborate(SERVER, uploads, memory)
     torch.testing.assert_close(weights.sum(1), torch.ones(len(models)))
     weights = restrict(weights, receive, trust)
-    sent, memory = aggregator.step(mix(weights, uploads.own), receive, memory)
+    sent, memory = aggregator.step(SERVER, uploads, mix(weights, uploads.own), receive, memory)
     return weights, sent["a"], memory
 
 

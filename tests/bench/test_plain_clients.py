@@ -8,8 +8,8 @@ import torch
 from fedctta.adapters import adapters
 from fedctta.bench.plain_clients import norms
 from fedctta.bench.ways import CLIENTS
+from fedctta.core.network import Network
 from fedctta.models import build
-from fedctta.network import Network
 
 NAMES = {"bbn": lambda name: name.replace(".norm.", ".")}
 

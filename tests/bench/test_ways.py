@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta import lifting
 from fedctta.adapters import adapters
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.bench import ways
@@ -13,6 +12,7 @@ from fedctta.bench.block import train_block
 from fedctta.bench.cells import PASSES, SIGNALS, Cell
 from fedctta.bench.servers import make_weigh
 from fedctta.bench.work import Work
+from fedctta.engine import lifting
 
 CPU = torch.device("cpu")
 

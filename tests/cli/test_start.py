@@ -58,7 +58,7 @@ def test_a_fleets_status_loads_nothing_slow(tmp_path):
 
 def test_a_run_loads_what_it_needs():
     """The measure itself works: a command that computes does load torch."""
-    command = [sys.executable, "-c", CALL.replace("main()\n", "import fedctta.experiment\n"), "run"]
+    command = [sys.executable, "-c", CALL.replace("main()\n", "import fedctta.runs.experiment\n"), "run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "torch" in done.stdout
 

@@ -1,6 +1,6 @@
 """A device that lies to its server: what it answers is spoilt as a file beside its state says at the time.
 
-    python liar.py FOLDER <words of `fedctta device`>
+    python liar.py FOLDER <words of `fedctta`>
 
 FOLDER/lie holds the lie's name; FOLDER/told.jsonl gets a line for every step it was asked for.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedctta.fleet.desk import Desk
-from fedctta.fleet.device_cli import main
+from fedctta.cli import main
+from fedctta.fleet.device.request_handler import RequestHandler
 
 LIES = {
     "honest": lambda p: p,
@@ -41,5 +41,5 @@ def lie_from(folder, tell):
 
 
 if __name__ == "__main__":
-    Desk.answer = lie_from(Path(sys.argv.pop(1)), Desk.answer)
+    RequestHandler.answer = lie_from(Path(sys.argv.pop(1)), RequestHandler.answer)
     main()

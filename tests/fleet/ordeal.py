@@ -14,13 +14,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from fedctta.fleet import parts
-from fedctta.fleet.certificates import add_node, make_keys
-from fedctta.fleet.ledger import read_collaboration
-from fedctta.fleet.parts import Link, free_port
-from fedctta.fleet.plan import write_plan
-from fedctta.fleet.serve import lead, start_server
-from fedctta.fleet.supervisor import Supervisor
+from fedctta.fleet.processes import process_specs
+from fedctta.fleet.processes.process_specs import Link, free_port
+from fedctta.fleet.processes.serve import lead, start_server
+from fedctta.fleet.processes.supervisor import Supervisor
+from fedctta.fleet.server.ledger import read_collaboration
+from fedctta.fleet.server.plan import write_plan
+from fedctta.fleet.transport.certificates import add_node, make_keys
 
 HERE = Path(__file__).parent
 PATIENCE = 240.0  # seconds until something that should happen must have happened
@@ -85,10 +85,10 @@ class Ordeal:
         state.mkdir(parents=True)
         words = ["--model", "resnet8-w16", "--weights", "shapes", "--data", "python:camera:Camera"]
         words += ["--state", str(state), "--socket", str(self.doors / f"{k}"), "--device", "cpu", "bn.momentum=0.3"]
-        part = parts.device(name, words)
+        part = process_specs.device(name, words)
         if self.liar and k == self.devices:
             self.lie("honest")
-            command = (sys.executable, str(HERE / "liar.py"), str(state), "--name", name, *words)
+            command = (sys.executable, str(HERE / "liar.py"), str(state), "device", "--name", name, *words)
             part = replace(part, command=command)
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         return replace(part, environment={**part.environment, "PYTHONPATH": path, "FLEET_BEGAN": str(self.began)})
@@ -97,7 +97,7 @@ class Ordeal:
         """Start a device's SuperNode."""
         door = self.doors / name.removeprefix("device-")
         key = self.keys / "nodes" / f"{name}.key"
-        part = parts.supernode(self.outside, name, door, free_port(), self.folder / "f" / name, key)
+        part = process_specs.supernode(self.outside, name, door, free_port(), self.folder / "f" / name, key)
         if self.liar and name == self.names[-1]:  # a ClientApp without a limit: a liar's may be anything
             path = os.pathsep.join([str(HERE / "without_limit"), *filter(None, [os.environ.get("PYTHONPATH")])])
             part = replace(part, environment={**part.environment, "PYTHONPATH": path})

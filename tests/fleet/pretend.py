@@ -9,13 +9,13 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from fedctta.aggregators import aggregators
-from fedctta.fleet import wire
-from fedctta.fleet.examine import form_of
-from fedctta.fleet.plan import write_plan
+from fedctta.fleet.server.examine import form_of
+from fedctta.fleet.server.plan import write_plan
+from fedctta.fleet.transport import wire
 from fedctta.models.inputs import to_input
-from fedctta.settings import single
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import single
 from fedctta.streams import ABSENT
-from fedctta.workshop import Workshop
 
 RUN = {"dataset": "shapes-c", "clients": 4, "slots": 2}
 
@@ -72,7 +72,7 @@ class Device:
 
 def assemble(**values):
     """The simulator's parts for these words."""
-    return Workshop({}).assemble(single({**RUN, **values}), torch.device("cpu"))[:2]
+    return Builder({}).build(single({**RUN, **values}), torch.device("cpu"))[:2]
 
 
 def make_devices(federation, stream, rounds, spoil=None):

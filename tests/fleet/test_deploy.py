@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from fedctta.cli import app
-from fedctta.fleet.gate import nginx_config
+from fedctta.fleet.transport.gate import nginx_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ordeal import Ordeal
 
-from fedctta.fleet.serve import read_status
+from fedctta.fleet.processes.serve import read_status
 
 pytestmark = pytest.mark.usefixtures("alone")
 CUT = 30.0

@@ -20,12 +20,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from pretend import assemble, simulated
 
-from fedctta.fleet.certificates import add_node, make_keys
-from fedctta.fleet.launch import Tryout, up
-from fedctta.fleet.ledger import read_collaboration
-from fedctta.fleet.parts import Link, free_port, supernode
-from fedctta.fleet.serve import start_server
-from fedctta.fleet.supervisor import Supervisor
+from fedctta.fleet.processes.launch import Tryout, up
+from fedctta.fleet.processes.process_specs import Link, free_port, supernode
+from fedctta.fleet.processes.serve import start_server
+from fedctta.fleet.processes.supervisor import Supervisor
+from fedctta.fleet.server.ledger import read_collaboration
+from fedctta.fleet.transport.certificates import add_node, make_keys
 
 pytestmark = pytest.mark.usefixtures("alone")
 LONG = [pytest.param(name, 30, marks=pytest.mark.slow) for name in ("fedavg", "fedctta", "fedtsa", "pfedbbn")]

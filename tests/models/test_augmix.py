@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
+from fedctta.core.randomness import keys
 from fedctta.models import augmix
 from fedctta.models.augmix import (
     DEPTH,
@@ -24,7 +25,6 @@ from fedctta.models.augmix import (
     steps,
     warp,
 )
-from fedctta.randomness import keys
 
 
 def pictures(n: int = 6, side: int = 32) -> torch.Tensor:

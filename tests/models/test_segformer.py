@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedctta.core.network import Network
 from fedctta.errors import UserError
 from fedctta.models import build
 from fedctta.models.segformer import Attention, Block, enlarge
-from fedctta.network import Network
 
 
 def test_layer_norm_is_the_only_normalisation():

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedctta.core.network import Network, refreshed
 from fedctta.errors import UserError
 from fedctta.models import build
 from fedctta.models.unet import UNet
-from fedctta.network import Network, refreshed
 
 
 def test_normalisation_channels_in_order():

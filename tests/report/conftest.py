@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedctta.adapters import adapters
-from fedctta.records import Record
+from fedctta.results.records import Record
 
 DOMAINS = (
     *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from fedctta.errors import UserError
-from fedctta.records import Record
 from fedctta.report.columns import arrange, flat
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedctta.records import Record
 from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, shifts, spread_out, window
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

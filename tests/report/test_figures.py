@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import fedctta.report
-from fedctta.records import Record
 from fedctta.report import plot
 from fedctta.report.colours import pens
 from fedctta.report.columns import arrange
 from fedctta.report.figures import collaboration_figure, cost_figure, domain_figure, time_figure
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from fedctta.errors import UserError
-from fedctta.records import Record
 from fedctta.report import write_report
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

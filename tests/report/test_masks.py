@@ -8,10 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedctta.data.mask_layouts import IGNORE
-from fedctta.records import Record
 from fedctta.report.columns import arrange
 from fedctta.report.masks import MOST_DOMAINS, image_iou, masks_figure, masks_section, paint, shown_runs
 from fedctta.report.table import results_table
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedctta.records import Record
 from fedctta.report import results_table
 from fedctta.report.page import page
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 EVIL = "</script><script>alert('{{data}}')</script>&\"http://x\""

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from fedctta.records import Record
 from fedctta.report.comparison import Comparison, Entry, Line
 from fedctta.report.panels import MOMENTS, panel_figure
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

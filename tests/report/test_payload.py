@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedctta.records import Record
 from fedctta.report.columns import arrange
 from fedctta.report.payload import MATRIX_BYTES, payload
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedctta.errors import UserError
-from fedctta.records import Record
 from fedctta.report import print_table, results_table
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

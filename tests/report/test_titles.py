@@ -12,11 +12,11 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.adapters.none import NoAdaptation
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.aggregators.fedavg import FedAvg
-from fedctta.records import Record
 from fedctta.report.colours import Pen, pens
 from fedctta.report.columns import arrange
 from fedctta.report.payload import payload
 from fedctta.report.titles import is_bound, is_idle, method_title, titled
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

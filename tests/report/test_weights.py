@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedctta.records import Record
 from fedctta.report.weights import mean_weights, pick_moments, weights_there
+from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
 

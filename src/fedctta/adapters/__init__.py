@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedctta.adapters.needs import Need, meets, refusal
-from fedctta.clients import Client
+from fedctta.adapters.common.needs import Need, meets, refusal
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
 from fedctta.registry import Registry
 
 

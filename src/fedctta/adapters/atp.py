@@ -8,8 +8,8 @@
 results so far, each from theta_G. theta_G is the source model or, for `start=received`, what the server sent last: the
 published method does not communicate when deployed. The variance of a batch is the unbiased one.
 
-Rates are learnt on labelled source images (see `fedctta.learning`) and may be negative. They lie in a file, whose name
-for `rates=auto` holds a hash of the model they were learnt for; a number stands for one rate for all.
+Rates are learnt on labelled source images (see `fedctta.training.learning`) and may be negative. They lie in a file,
+whose name for `rates=auto` holds a hash of the model they were learnt for; a number stands for one rate for all.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.learnt import read_learnt
-from fedctta.adapters.losses import entropy
-from fedctta.adapters.tensors import named, only, under
-from fedctta.clients import Client
+from fedctta.adapters.common.learnt import read_learnt
+from fedctta.adapters.common.losses import entropy
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Statistics, Tensors, batch_statistics
+from fedctta.core.tensors import named, only, under
 from fedctta.errors import UserError
-from fedctta.network import Network, Statistics, Tensors, batch_statistics
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.augmentation import augment
-from fedctta.adapters.balanced import balanced, source_buffers
-from fedctta.adapters.losses import entropy
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam, adam_memory
-from fedctta.adapters.tensors import choose, masked_mean, named, only, under
-from fedctta.clients import Client
+from fedctta.adapters.common.augmentation import augment
+from fedctta.adapters.common.balanced import balanced, source_buffers
+from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam, adam_memory
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Output, Tensors
+from fedctta.core.randomness import advance
+from fedctta.core.tensors import choose, masked_mean, named, only, under
 from fedctta.errors import UserError
-from fedctta.network import Network, Output, Tensors
-from fedctta.randomness import advance
 
 FEW_CLASSES = {"eta": 0.01, "gamma": 0.0, "threshold": 0.05}
 MANY_CLASSES = {"eta": 0.05, "gamma": 0.1, "threshold": 0.2}

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.needs import Need
-from fedctta.clients import Client
+from fedctta.adapters.common.needs import Need
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, refreshed
 from fedctta.errors import UserError
-from fedctta.network import Network, refreshed
 
 
 @dataclass(frozen=True)

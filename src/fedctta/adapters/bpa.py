@@ -35,16 +35,16 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam, adam_memory, descend
 from fedctta.adapters.grad import mean_entropy, pseudo_label_loss
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam, adam_memory, descend
 from fedctta.adapters.roid import soft_likelihood_ratio
 from fedctta.adapters.shot import information_loss
-from fedctta.adapters.tensors import named, only, under
 from fedctta.adapters.tent import require_batch
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.tensors import named, only, under
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, refreshed
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class BPA(Adapter):
                 private = {**private, **moments}
             else:
                 weights = descend(weights, gradient, self.lr)
-            weights = pulled(weights, prior, pull)
+            weights = pull_to_prior(weights, prior, pull)
         if self._returns_to_adapted:
             private = {**private, **named("adapted", weights)}
         return Client(weights, private)
@@ -148,7 +148,7 @@ def tightness(logits: Tensor, sigma: float, precision: Literal["high", "low"]) -
     return doubt / sigma**2
 
 
-def pulled(weights: Tensors, prior: Tensors, pull: Tensor) -> Tensors:
+def pull_to_prior(weights: Tensors, prior: Tensors, pull: Tensor) -> Tensors:
     """Return (theta + pull theta_G) / (1 + pull)."""
     share = pull / (1 + pull)
     return {name: torch.lerp(weight, prior[name], share) for name, weight in weights.items()}

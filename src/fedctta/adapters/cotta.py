@@ -24,16 +24,16 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.augmentation import augment, view_keys
-from fedctta.adapters.losses import cross_entropy
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam, adam_memory
-from fedctta.adapters.tensors import named, towards, under
+from fedctta.adapters.common.augmentation import augment, view_keys
+from fedctta.adapters.common.losses import cross_entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.adapters.tent import require_batch
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.randomness import advance, fork, uniform
+from fedctta.core.tensors import named, towards, under
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, refreshed
-from fedctta.randomness import advance, fork, uniform
 
 IMAGES_AT_ONCE = 100  # of one client, all views together: enough to keep a machine busy, few enough for its memory
 

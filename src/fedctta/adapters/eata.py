@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.adapters.losses import cosine, entropy
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam
-from fedctta.adapters.tensors import choose, masked_mean, named, only, under
+from fedctta.adapters.common.losses import cosine, entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam
 from fedctta.adapters.tent import AffineAdapter
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.tensors import choose, masked_mean, named, only, under
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, refreshed
 
 
 @dataclass(frozen=True)

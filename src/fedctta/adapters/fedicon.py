@@ -21,14 +21,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter, usable
-from fedctta.adapters.augmentation import augment
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import descend
-from fedctta.adapters.tensors import only
-from fedctta.clients import Client
+from fedctta.adapters.common.augmentation import augment
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import descend
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, training
+from fedctta.core.randomness import advance, fork
+from fedctta.core.tensors import only
 from fedctta.errors import UserError, either
-from fedctta.network import Network, Tensors, training
-from fedctta.randomness import advance, fork
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ h_g and h_l are the mean features of all source clients and of one's own. e star
 the softmax of two numbers. The "+" are `plus` more steps for every image, as in `memo`, on the extractor and both heads
 (entropy of the mean over views of softmax(e g + (1 - e) q), e held); they are forgotten after the image.
 
-Heads and mean features come from a file (see `fedctta.learning`), in which every source client has a personal head; a
-deployed client keeps one of them, drawn by its key. With `heads=none` there was no such training, and this is a port:
-g is the model's classifier, q a copy tuned on every batch by the entropy of its predictions, h_g the mean feature of
-clean source images and h_l that of all images the client has met. Nothing is uploaded, so no aggregator changes it.
+Heads and mean features come from a file (see `fedctta.training.learning`), in which every source client has a personal
+head; a deployed client keeps one of them, drawn by its key. With `heads=none` there was no such training, and this is a
+port: g is the model's classifier, q a copy tuned on every batch by the entropy of its predictions, h_g the mean feature
+of clean source images and h_l that of all images the client has met. Nothing is uploaded, so no aggregator changes it.
 
 The paper's beta is 0.1, the published code's 0.3, mixed in anew at each of the 20 steps. The original draws views by
 AugMix; here they are those of `cotta`. BatchNorm layers use the stored statistics.
@@ -31,17 +31,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.augmentation import views
-from fedctta.adapters.learnt import read_learnt
-from fedctta.adapters.losses import cosine, entropy
+from fedctta.adapters.common.augmentation import views
+from fedctta.adapters.common.learnt import read_learnt
+from fedctta.adapters.common.losses import cosine, entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam, adam_memory, descend
 from fedctta.adapters.memo import IMAGES_AT_ONCE, marginal_entropy
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam, adam_memory, descend
-from fedctta.adapters.tensors import choose, named, under
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors
+from fedctta.core.randomness import advance, fork
+from fedctta.core.tensors import choose, named, under
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
-from fedctta.randomness import advance, fork
 
 SOURCE_BATCH = 200
 

@@ -24,13 +24,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.losses import entropy
-from fedctta.adapters.optimisers import adam, adam_memory, descend
-from fedctta.adapters.regularisers import contrast, proximal, self_distillation
-from fedctta.adapters.tensors import named, only, under
-from fedctta.clients import Client
+from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.optimisers import adam, adam_memory, descend
+from fedctta.adapters.common.regularisers import contrast, proximal, self_distillation
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Output, Tensors, training
+from fedctta.core.tensors import named, only, under
 from fedctta.errors import UserError
-from fedctta.network import Network, Output, Tensors, training
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import descend
-from fedctta.clients import Client
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import descend
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, NormRule, Statistics, Tensors, refreshed
+from fedctta.core.randomness import advance, fork, uniform
 from fedctta.errors import UserError
 from fedctta.models.augmix import draw_by_key, mixture, warp
-from fedctta.network import Network, NormRule, Statistics, Tensors, refreshed
-from fedctta.randomness import advance, fork, uniform
 
 SEVERITY = 1.0  # of AugMix's operations
 IMAGES_AT_ONCE = 4  # of one client, each with its views, their gradients and a model of its own

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.clients import Client
-from fedctta.network import Network
+from fedctta.core.clients import Client
+from fedctta.core.network import Network
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.needs import Need
-from fedctta.clients import Client
+from fedctta.adapters.common.needs import Need
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Output, refreshed, training
 from fedctta.errors import UserError
-from fedctta.network import Network, Output, refreshed, training
 
 
 class StatisticsAdapter(Adapter):

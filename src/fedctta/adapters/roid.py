@@ -21,16 +21,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedctta.adapters.augmentation import augment
-from fedctta.adapters.losses import cosine, entropy, symmetric_cross_entropy
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam
-from fedctta.adapters.tensors import towards
+from fedctta.adapters.common.augmentation import augment
+from fedctta.adapters.common.losses import cosine, entropy, symmetric_cross_entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam
 from fedctta.adapters.tent import AffineAdapter
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, refreshed, weighted
+from fedctta.core.randomness import advance
+from fedctta.core.tensors import towards
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, refreshed, weighted
-from fedctta.randomness import advance
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.augmentation import augment
-from fedctta.adapters.losses import cross_entropy, entropy
-from fedctta.adapters.memory import EMPTY, Memory, empty, offered
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam, adam_memory
-from fedctta.adapters.tensors import choose, masked_mean, named, only, towards, under
-from fedctta.clients import Client
+from fedctta.adapters.common.augmentation import augment
+from fedctta.adapters.common.losses import cross_entropy, entropy
+from fedctta.adapters.common.memory import EMPTY, Memory, empty, offered
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam, adam_memory
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, NormRule, Statistics, Tensors, batch_statistics, blend
+from fedctta.core.randomness import advance, fork
+from fedctta.core.tensors import choose, masked_mean, named, only, towards, under
 from fedctta.errors import UserError
-from fedctta.network import Network, NormRule, Statistics, Tensors, batch_statistics, blend
-from fedctta.randomness import advance, fork
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedctta.adapters.losses import entropy
-from fedctta.adapters.optimisers import momentum, momentum_memory
-from fedctta.adapters.tensors import choose, masked_mean, only
+from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.optimisers import momentum, momentum_memory
 from fedctta.adapters.tent import AffineAdapter
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.tensors import choose, masked_mean, only
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, refreshed
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.losses import entropy
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam, adam_memory
-from fedctta.adapters.tensors import only
+from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.adapters.tent import require_batch
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, training
+from fedctta.core.tensors import only
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors, training
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.losses import entropy
-from fedctta.adapters.needs import Need
-from fedctta.clients import Client
+from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.core.clients import Client
+from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.network import Network
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters import Adapter, usable
-from fedctta.adapters.losses import entropy
-from fedctta.adapters.needs import Need
-from fedctta.adapters.optimisers import adam, adam_memory
-from fedctta.adapters.tensors import only
-from fedctta.clients import Client
+from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.needs import Need
+from fedctta.adapters.common.optimisers import adam, adam_memory
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.tensors import only
 from fedctta.errors import UserError, either
-from fedctta.network import Network, Tensors, refreshed
 
 
 class AffineAdapter(Adapter):

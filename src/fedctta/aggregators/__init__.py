@@ -15,12 +15,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedctta.aggregators.groups import Groups
-from fedctta.aggregators.neighbours import Neighbours
-from fedctta.clients import Client, Lifter
-from fedctta.network import Network, Tensors
+from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.neighbours import Neighbours
+from fedctta.core.clients import Client, Lifter
+from fedctta.core.memory_layout import row_by_row
+from fedctta.core.network import Network, Tensors
 from fedctta.registry import Registry
-from fedctta.rows import row_by_row
 
 # W[N, N], the same with few weights per row, or the same via groups
 Weights = Tensor | Neighbours | Groups
@@ -124,8 +124,13 @@ class Aggregator:
         """
         return own
 
-    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """Return the models to send, given the mixed ones, and the new memory. Absent clients' rows must not change."""
+    def step(
+        self, server: Server, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Return the models to send, given the mixed ones, and the new memory.
+
+        `uploads` and `memory` are those of `collaborate` after it. Rows of clients that do not receive must not change.
+        """
         return mixed, memory
 
 

@@ -35,9 +35,9 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
-from fedctta.aggregators.vectors import cosines, for_active, gram, owns_weights
+from fedctta.aggregators.common.vectors import cosines, for_active, gram, owns_weights
+from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,11 @@ class CFL(Aggregator):
         alone = torch.eye(len(active), device=active.device)
         return {name: alone if name in server.network.statistics else weights for name in uploads.own}, memory
 
-    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
+    def step(
+        self, server: Server, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """Remember what everyone present is sent."""
-        sent = {f"sent.{name}": for_active(active, new, memory[f"sent.{name}"]) for name, new in mixed.items()}
+        sent = {f"sent.{name}": for_active(receive, new, memory[f"sent.{name}"]) for name, new in mixed.items()}
         return mixed, memory | sent
 
     def divide(self, inner: Tensor, cluster: Tensor, active: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.aggregators.vectors import (
+from fedctta.aggregators.common.vectors import (
     Receivers,
     check_features,
     fingerprint,
@@ -35,9 +35,9 @@ from fedctta.aggregators.vectors import (
     source_feature,
     squared_distances,
 )
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Server, Uploads
-from fedctta.aggregators.server_model import ServerModel
-from fedctta.aggregators.vectors import average, counted
+from fedctta.aggregators.common.server_model import ServerModel
+from fedctta.aggregators.common.vectors import average, counted
+from fedctta.core.network import Tensors
 from fedctta.errors import UserError
-from fedctta.network import Tensors
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedctta.aggregators.fedavg import FedAvg
+from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
-from fedctta.aggregators.neighbours import Neighbours, nearest
-from fedctta.aggregators.vectors import for_active
-from fedctta.clients import Client, take
+from fedctta.aggregators.common.neighbours import Neighbours, nearest
+from fedctta.aggregators.common.vectors import for_active
+from fedctta.core.clients import Client, take
+from fedctta.core.network import Network, NormRule, Output, Tensors, refreshed, stored
+from fedctta.core.randomness import fork, keys, numbered, uniform
 from fedctta.errors import UserError
-from fedctta.network import Network, NormRule, Output, Tensors, refreshed, stored
-from fedctta.randomness import fork, keys, numbered, uniform
 
 # How many noise images go through a model at once: on a CPU as many as stay in its cache; elsewhere it bounds memory.
 CPU_IMAGES, CUDA_IMAGES = 1_000, 16_000
@@ -154,10 +154,12 @@ class FedCTTA(Aggregator):
             weights = collaboration(scores, *form)
         return weights, memory
 
-    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
+    def step(
+        self, server: Server, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """Send what was mixed; with statistics=received, remember who received what."""
         received = {f"received.{name}": tensor for name, tensor in mixed.items() if f"received.{name}" in memory}
-        return mixed, memory | {name: for_active(active, new, memory[name]) for name, new in received.items()}
+        return mixed, memory | {name: for_active(receive, new, memory[name]) for name, new in received.items()}
 
     def _probe(self, server: Server, uploads: Uploads, memory: Tensors) -> Tensor:
         """Indicators[N, K] of all models on the same probe (on one each with redraw=client)."""

@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
-from fedctta.aggregators.vectors import average, counted, for_active
+from fedctta.aggregators.common.vectors import average, counted, for_active
+from fedctta.core.network import Tensors
 from fedctta.errors import UserError
-from fedctta.network import Tensors
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,12 @@ class LDAWA(Aggregator):
                 memory[f"global.{name}"] = average(delta.view(-1, *[1] * (tensor.dim() - 1)) * tensor, trust, before)
         return weights, memory
 
-    def step(self, mixed: Tensors, active: Tensor, memory: Tensors) -> tuple[Tensors, Tensors]:
+    def step(
+        self, server: Server, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """With variant=code, undo the normalisation."""
         if self.variant == "code":
-            mixed = {n: for_active(active, memory[f"scale.{n}"] * t, t) for n, t in mixed.items()}
+            mixed = {n: for_active(receive, memory[f"scale.{n}"] * t, t) for n, t in mixed.items()}
         return mixed, memory
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.network import Tensors
+from fedctta.core.network import Tensors
 
 
 @dataclass(frozen=True)

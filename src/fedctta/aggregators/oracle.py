@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.network import Tensors
+from fedctta.core.network import Tensors
 
 
 @dataclass(frozen=True)

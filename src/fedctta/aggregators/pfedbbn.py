@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.aggregators.vectors import (
+from fedctta.aggregators.common.vectors import (
     Receivers,
     check_features,
     cosines,
@@ -33,9 +33,9 @@ from fedctta.aggregators.vectors import (
     kept_from,
     source_feature,
 )
-from fedctta.clients import Client
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,12 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Server, Uploads
-from fedctta.aggregators.server_model import ServerModel
-from fedctta.aggregators.uncertainty import Measure, running, running_start, uncertainty
-from fedctta.aggregators.vectors import for_active
-from fedctta.clients import Client
+from fedctta.aggregators.common.server_model import ServerModel
+from fedctta.aggregators.common.uncertainty import Measure, running, running_start, uncertainty
+from fedctta.aggregators.common.vectors import for_active
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.network import Network, Tensors
 
 Scale = Literal["none", "classes", "running"]
 _AUTO: dict[Measure, Scale] = {

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedctta.adapters.augmentation import augment
-from fedctta.adapters.balanced import image_statistics, moved, over_classes
 from fedctta.adapters.bbn import FEW_CLASSES, BalancedNorm
-from fedctta.adapters.losses import entropy
+from fedctta.adapters.common.augmentation import augment
+from fedctta.adapters.common.balanced import image_statistics, move_statistics, over_classes
+from fedctta.adapters.common.losses import entropy
 from fedctta.bench.plain_clients import PlainClient
-from fedctta.network import Statistics
+from fedctta.core.network import Statistics
 
 
 class BalancedClient(PlainClient):
@@ -78,7 +78,7 @@ class ThreefoldNorm(nn.Module):
             stored: Tensor = self.norm(x)
             return stored
         before = Statistics(self.get_buffer(f"{self.who}_mean"), self.get_buffer(f"{self.who}_var"))
-        classes = moved(before, image_statistics(x), self.labels, FEW_CLASSES["eta"])
+        classes = move_statistics(before, image_statistics(x), self.labels, FEW_CLASSES["eta"])
         now = over_classes(classes)
         with torch.no_grad():
             before.mean.copy_(classes.mean.detach())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedctta.aggregators.attention import Training
+from fedctta.aggregators.fedtsa.attention import Training
 
 _RANDOM = np.random.default_rng(0)
 

@@ -18,7 +18,7 @@ from time import perf_counter
 
 import torch
 
-from fedctta.aggregators.attention import captured
+from fedctta.aggregators.fedtsa.attention import captured
 from fedctta.bench.cells import MIN_ROUNDS, Cell, Plan
 from fedctta.bench.memory import shortage
 from fedctta.bench.ways import WAYS

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators.attention import epochs_at_once, numbers
 from fedctta.aggregators.fedtsa import FedTSA
+from fedctta.aggregators.fedtsa.attention import epochs_at_once, numbers
 from fedctta.bench.cells import Cell
+from fedctta.core.network import Network, Tensors
 from fedctta.models import build
-from fedctta.network import Network, Tensors
 
 SHARE = 0.9  # of what is free may be taken
 DRAWN, KEPT = 28, 40  # bytes for a number that is drawn (hashes take 8), and for a pair in training

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedctta.adapters.grad import EntropyGradient, mean_entropy, pseudo_label_loss
 from fedctta.adapters.tent import Tent
-from fedctta.network import Tensors
+from fedctta.core.network import Tensors
 
 
 class PlainClient:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedctta.aggregators.attention import noise_of, train
 from fedctta.aggregators.fedctta import FedCTTA
 from fedctta.aggregators.fedtsa import FedTSA
+from fedctta.aggregators.fedtsa.attention import noise_of, train
 from fedctta.bench.block import train_block
 from fedctta.bench.plain_clients import PlainClient
 

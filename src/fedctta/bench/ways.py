@@ -12,10 +12,10 @@ from fedctta.bench.balanced_client import BalancedClient
 from fedctta.bench.plain_clients import GradientClient, PlainClient, StatisticsClient, TentClient
 from fedctta.bench.servers import make_signal, make_weigh
 from fedctta.bench.work import Work
-from fedctta.clients import CPU_OWN_WEIGHTS, CUDA
+from fedctta.core.clients import CPU_OWN_WEIGHTS, CUDA
+from fedctta.core.network import Tensors
+from fedctta.engine.simulation import simulate
 from fedctta.models.inputs import to_input
-from fedctta.network import Tensors
-from fedctta.simulation import simulate
 
 Tick = Callable[[], None]
 CLIENTS: dict[str, type[PlainClient]] = {

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fedctta.bench.cells import Cell
 from fedctta.data.corrupted import Domains
+from fedctta.engine.rounds import Federation
 from fedctta.keys import Precision
 from fedctta.models import build
 from fedctta.models.inputs import to_input
-from fedctta.rounds import Federation
-from fedctta.settings import Experiment
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
-from fedctta.workshop import Workshop
 
 POOL = 1000  # images to draw from: pixels do not matter for speed
 
@@ -66,7 +66,7 @@ class Work:
             slots=self.rounds,
             precision=self.precision,
         )
-        parts = Workshop({"model": self.source, "dataset": self.data}).assemble(experiment, self.device)
+        parts = Builder({"model": self.source, "dataset": self.data}).build(experiment, self.device)
         return parts[0], parts[1]
 
     def read(self, t: int) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ import typer
 from fedctta import __version__
 from fedctta.cli import bench, data, keys, methods, pretrain, reproduce, run
 from fedctta.cli.console import err, out
+from fedctta.cli.device import device
+from fedctta.cli.fleet import fleet_app
 from fedctta.errors import UserError, reason
 from fedctta.files import exit_when_terminated
-from fedctta.fleet.cli import fleet_app
-from fedctta.fleet.device_cli import device
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fedctta.cli.console import print_list
 from fedctta.listing import Method, list_methods, list_models
-from fedctta.preset_files import presets, published, titles
+from fedctta.runs.preset_files import presets, published, titles
 
 
 def methods() -> None:

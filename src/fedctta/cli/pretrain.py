@@ -18,10 +18,10 @@ def pretrain(
     Example: fedctta pretrain model=resnet8 dataset=cifar10 epochs=60 seed=0
     """
     from fedctta.adapters import adapters
-    from fedctta.method_training import learn
     from fedctta.models.zoo import variant
-    from fedctta.pretraining import pretrain as pretrain_model
-    from fedctta.settings import parse_single
+    from fedctta.runs.settings import parse_single
+    from fedctta.training.method_training import learn
+    from fedctta.training.pretraining import pretrain as pretrain_model
 
     values = parse_single(words or [], "a training")
     unit = "epoch" if "method" not in values and values.get("federation", "none") == "none" else "round"

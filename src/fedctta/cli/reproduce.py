@@ -10,7 +10,7 @@ import typer
 from fedctta.cli.console import err, out, print_list
 from fedctta.cli.refusal import refuse_options
 from fedctta.errors import UserError
-from fedctta.preset_files import published, titles
+from fedctta.runs.preset_files import published, titles
 
 
 def reproduce(
@@ -35,9 +35,9 @@ def reproduce(
     if name is None:
         print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
         return
+    from fedctta.papers.reproduction import reproduce as run_reproduction
     from fedctta.report.comparison import print_comparison
-    from fedctta.reproduction import reproduce as run_reproduction
-    from fedctta.settings import parse_single
+    from fedctta.runs.settings import parse_single
 
     values = parse_single(words or [], "a reproduction")
     refuse_options(values, run_reproduction, "device")

@@ -20,7 +20,7 @@ def run(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for report and runs.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep finished runs and continue an interrupted one.")
+        bool, typer.Option("--resume", help="DeviceState finished runs and continue an interrupted one.")
     ] = False,
     jobs: Annotated[int, typer.Option(help="Runs played at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -29,9 +29,9 @@ def run(
 
     Example: fedctta run dataset=shapes-c aggregator=local,fedavg,fedctta,oracle seed=0,1,2
     """
-    from fedctta.experiment import run as run_experiments
     from fedctta.report import print_table
-    from fedctta.settings import parse_words
+    from fedctta.runs.experiment import run as run_experiments
+    from fedctta.runs.settings import parse_words
 
     words = list(words or [])
     preset = words.pop(0) if words and "=" not in words[0] else None

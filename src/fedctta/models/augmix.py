@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.randomness import fork, uniform
+from fedctta.core.randomness import fork, uniform
 
 WIDTH = 3
 DEPTH = 3

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedctta.errors import UserError
-from fedctta.records import Record
 from fedctta.report.titles import is_idle, method_title, rank, titled
+from fedctta.results.records import Record
 
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
 _SURROUNDINGS = (

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from fedctta.records import Record
 from fedctta.report.text import number, roomy
 from fedctta.report.titles import is_bound
+from fedctta.results.records import Record
 
 Grid = tuple[list[str], list[list[str]]]
 DIFFERENCE, PAPER = "difference", "paper"

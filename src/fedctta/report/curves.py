@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedctta.records import Record
+from fedctta.results.records import Record
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from fedctta.records import Record
 from fedctta.report.colours import Pen, pens
 from fedctta.report.columns import Column, arrange, methods
 from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, shifts, window
@@ -22,6 +21,7 @@ from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
 from fedctta.report.text import human_bytes, number
 from fedctta.report.titles import is_idle
 from fedctta.report.weights import mean_weights, pick_moments, scale_floor, weights_there
+from fedctta.results.records import Record
 
 MANY_SHIFTS = 60  # more vertical lines than this would hide the curves
 DASH = 6  # of lines that lie on one another, in line widths

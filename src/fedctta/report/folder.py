@@ -15,13 +15,13 @@ import pyarrow.parquet
 from matplotlib.figure import Figure
 
 from fedctta.files import whole
-from fedctta.records import Record
 from fedctta.report.colours import pens
 from fedctta.report.columns import Column, arrange, flat, methods
 from fedctta.report.figures import collaboration_figure, cost_figure, domain_figure, time_figure
 from fedctta.report.masks import masks_figure
 from fedctta.report.page import page
 from fedctta.report.table import Published, results_table
+from fedctta.results.records import Record
 
 _LISTS = {
     *("accuracy_by_domain", "accuracy_by_client", "accuracy_by_slot"),

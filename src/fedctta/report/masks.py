@@ -14,11 +14,11 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from fedctta.data.mask_layouts import IGNORE
-from fedctta.metrics import mean_iou
-from fedctta.records import Record
 from fedctta.report.columns import Column
 from fedctta.report.figures import STYLE, new_figure
 from fedctta.report.text import number
+from fedctta.results.metrics import mean_iou
+from fedctta.results.records import Record
 
 MOST_DOMAINS = 8
 MOST_METHODS = 8

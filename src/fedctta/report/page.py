@@ -11,13 +11,13 @@ from importlib.resources import files
 from math import isfinite
 from typing import Any
 
-from fedctta.records import Record
 from fedctta.report.columns import arrange, flat, methods, varying
 from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
 from fedctta.report.table import Cell, Table
 from fedctta.report.text import human_bytes, number
 from fedctta.report.titles import is_bound
+from fedctta.results.records import Record
 
 _SCRIPTS = ("page.js", "lines.js", "dots.js", "matrix.js")
 

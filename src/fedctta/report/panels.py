@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from fedctta.records import Record
 from fedctta.report.colours import pens
 from fedctta.report.comparison import MEASURES, Comparison
 from fedctta.report.curves import shifts
@@ -25,6 +24,7 @@ from fedctta.report.figures import (
 )
 from fedctta.report.overlaps import coincidence, covered, near_dots
 from fedctta.report.weights import pick_moments, weights_there
+from fedctta.results.records import Record
 
 MOMENTS = 5  # matrices shown of a run
 _OURS, _PAPER = "#0072b2", "#d55e00"

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedctta.records import Record
 from fedctta.report.colours import pens
 from fedctta.report.columns import Column, methods
 from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, spread_out
 from fedctta.report.overlaps import coincidence, near_dots, step_aside, together
 from fedctta.report.titles import is_idle, is_method
 from fedctta.report.weights import mean_weights, scale_floor, weights_there
+from fedctta.results.records import Record
 
 MOST_POINTS = 600  # of a curve
 MOST_MATRICES = 150  # of a run

@@ -15,10 +15,10 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fedctta.errors import UserError
-from fedctta.records import Record
 from fedctta.report.columns import Column, arrange, methods
 from fedctta.report.text import human_bytes, number, roomy
 from fedctta.report.titles import is_bound
+from fedctta.results.records import Record
 
 Published = Mapping[str, Mapping[str, Any]]
 Grid = tuple[list[str], list[list[str]]]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedctta.records import Record
+from fedctta.results.records import Record
 
 
 def weights_there(run: Record) -> NDArray[np.float32]:

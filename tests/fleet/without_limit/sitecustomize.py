@@ -1,5 +1,5 @@
 """Loaded by every Python whose path begins with this folder: takes the limit from what a ClientApp carries."""
 
-from fedctta.fleet import line
+from fedctta.fleet.transport import framing
 
-line.exchange.__defaults__ = (1 << 40,)
+framing.exchange.__defaults__ = (1 << 40,)

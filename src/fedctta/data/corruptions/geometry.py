@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedctta.data.corruptions.filters import (
-    Floats,
-    Images,
-    gaussian_matrix,
-    pixels,
-    planes,
-    separable,
-    truncate,
-)
+from fedctta.data.corruptions.filters import Floats, Images, gaussian_matrix, pixels, planes, separable, truncate
 
 if TYPE_CHECKING:
     import torch

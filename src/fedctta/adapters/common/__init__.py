@@ -1,0 +1,1 @@
+"""What several client methods share."""

@@ -1,0 +1,1 @@
+"""What several server methods share."""

@@ -1,0 +1,217 @@
+"""The `fedctta fleet` commands: parse, call, print. What needs Flower is loaded when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedctta.cli.device import device
+from fedctta.errors import UserError
+from fedctta.fleet.processes.live import Live
+
+fleet_app = typer.Typer(no_args_is_help=True, help="The same methods across machines, on Flower.")
+fleet_app.command("device")(device)
+out = Console()
+err = Console(stderr=True)
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no node keys; only on loopback.")]
+Insist = Annotated[bool, typer.Option("--insist", help="Allow --insecure where others can reach it.")]
+
+
+@fleet_app.command()
+def up(
+    words: Words = None,
+    devices: Annotated[int, typer.Option(help="Devices to start.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Rounds to play.")] = 30,
+    dataset: Annotated[str, typer.Option(help="Data set whose stream the devices see.")] = "shapes-c",
+    adapter: Annotated[str, typer.Option(help="What devices do.")] = "bn",
+    aggregator: Annotated[str, typer.Option(help="What the server does.")] = "fedctta",
+    lockstep: Annotated[bool, typer.Option("--lockstep", help="As a simulation: predict after the answer.")] = False,
+    pace: Annotated[float, typer.Option(help="Seconds a batch of devices that are not in lock-step.")] = 1.0,
+    insecure: Insecure = False,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for everything.")] = Path("runs/fleet"),
+) -> None:
+    """Start a whole fleet on this machine, as separate processes on loopback, and end it when all rounds are played.
+
+    Example: fedctta fleet up --devices 4 --rounds 30 --lockstep slots=2
+    """
+    from fedctta.fleet.processes.launch import Tryout
+    from fedctta.fleet.processes.launch import up as run
+    from fedctta.runs.settings import parse_single
+
+    _need_flower()
+    named = {"dataset": dataset, "adapter": adapter, "aggregator": aggregator}
+    tryout = Tryout(
+        folder, devices, rounds, {**named, **parse_single(words or [], "a fleet")}, {}, lockstep, insecure, pace
+    )
+    with Live(err) as live:
+        try:
+            status = run(tryout, live.show)
+        except KeyboardInterrupt:
+            err.print("stopped; the same command continues with the round it was in")
+            raise typer.Exit(130) from None
+    from fedctta.fleet.processes.summary import summary
+
+    out.print(summary(folder, status), soft_wrap=True)
+
+
+@fleet_app.command()
+def keys(
+    folder: Annotated[Path, typer.Option("--out", help="A new folder.")] = Path("keys"),
+    hosts: Annotated[str, typer.Option(help="Names and addresses of the server: a,b.")] = "",
+    nodes: Annotated[int, typer.Option(help="Node keys to make.")] = 1,
+    add: Annotated[str, typer.Option(help="Name of one more node, for a folder that is there.")] = "",
+) -> None:
+    """Make a certificate authority, the server's certificate and node keys.
+
+    Example: fedctta fleet keys --out keys --hosts fleet.example.org,10.0.0.5 --nodes 4
+    """
+    from fedctta.fleet.transport.certificates import add_node, make_keys
+
+    if add:
+        for path in add_node(folder, add):
+            out.print(str(path), soft_wrap=True)
+        out.print("the server lets it in after its next start", soft_wrap=True)
+        return
+    for path in make_keys(folder, [host.strip() for host in hosts.split(",") if host.strip()], nodes):
+        out.print(str(path), soft_wrap=True)
+    out.print(f"keep {folder}/ca.key away from the machines; a node needs ca.crt and its own .key", soft_wrap=True)
+
+
+@fleet_app.command()
+def server(
+    plan: Annotated[Path, typer.Argument(help="The plan, a TOML file with [fleet] and [run].")],
+    keys_folder: Annotated[Path | None, typer.Option("--keys", help="Folder made by `fedctta fleet keys`.")] = None,
+    listen: Annotated[str, typer.Option(help="HOST:PORT at which nodes reach the gate.")] = "127.0.0.1:9092",
+    port: Annotated[int, typer.Option(help="The SuperLink's port, on loopback.")] = 8080,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for logs and Flower's files.")] = Path("server"),
+    insecure: Insecure = False,
+    insist: Insist = False,
+) -> None:
+    """Start the server's part: SuperLink on loopback, a gate for nodes, and the run of a plan.
+
+    Example: fedctta fleet server fleet.toml --keys keys --listen 0.0.0.0:9092
+    """
+    from fedctta.fleet.processes.process_specs import Link, check_insecure
+    from fedctta.fleet.processes.serve import lead, start_server
+    from fedctta.fleet.processes.supervisor import Supervisor
+    from fedctta.fleet.server.plan import build, load_plan
+
+    _need_flower()
+    build(load_plan(plan))  # says what is wrong with it before anything is started
+    host, outer = _host_and_port(listen)
+    keys_folder = _keys(keys_folder, insecure, insist, host, check_insecure)
+    link = Link("127.0.0.1", port, keys_folder)
+    public = [] if keys_folder is None else sorted((keys_folder / "nodes").glob("*.pub"))
+    with Supervisor(folder / "logs") as supervisor, Live(err) as live:
+        try:
+            flower = start_server(supervisor, link, folder.resolve() / "flower", public, (host, outer))
+            lead(supervisor, flower, plan, live.show)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+@fleet_app.command()
+def node(
+    socket: Annotated[Path, typer.Option(help="Where the device listens (its --socket).")],
+    link: Annotated[str, typer.Option("--server", help="HOST:PORT of the server's gate.")] = "127.0.0.1:9092",
+    ca: Annotated[Path | None, typer.Option(help="The authority's certificate, ca.crt.")] = None,
+    key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
+    name: Annotated[str, typer.Option(help="What its log is called.")] = "device",
+    port: Annotated[int, typer.Option(help="A free port on loopback, for Flower's own use; 0 chooses.")] = 0,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for logs and Flower's files.")] = Path("node"),
+    insecure: Insecure = False,
+    insist: Insist = False,
+) -> None:
+    """Start the SuperNode that speaks for one device of this machine, and keep it running.
+
+    Example: fedctta fleet node --server fleet.example.org:9092 --ca ca.crt --key device-0.key --socket /run/d0.sock
+    """
+    import time
+
+    from fedctta.fleet.processes.process_specs import Link, check_insecure, free_port, supernode
+    from fedctta.fleet.processes.supervisor import Supervisor
+
+    _need_flower()
+    host, outer = _host_and_port(link)
+    if insecure:
+        check_insecure([host], insist)
+    elif ca is None or key is None:
+        raise UserError("a node needs --ca and --key (see `fedctta fleet keys`), or --insecure on loopback")
+    place = Link(host, outer, None if insecure or ca is None else ca.resolve().parent)
+    if ca is not None and ca.name != "ca.crt":
+        raise UserError(f"--ca {ca} must be called ca.crt: rename it")
+    part = supernode(place, name, socket.resolve(), port or free_port(), folder.resolve(), key and key.resolve())
+    with Supervisor(folder / "logs") as supervisor:
+        supervisor.start(part)
+        try:
+            while True:
+                supervisor.tend()
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+@fleet_app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="The fleet's folder, or the server's state folder.")],
+) -> None:
+    """Show what the server last wrote of itself, and its latest refusals."""
+    import json
+
+    from fedctta.fleet.server.status_table import board, read_status
+
+    state = next((place for place in (folder / "server", folder) if (place / "status.json").exists()), None)
+    if state is None:
+        raise UserError(
+            f"there is no status.json in {folder}: give the --out of `fleet up`, or the plan's state folder"
+        )
+    out.print(board(read_status(state)))
+    if (state / "refusals.jsonl").exists():
+        for line in (state / "refusals.jsonl").read_text(encoding="utf-8").splitlines()[-5:]:
+            told = json.loads(line)
+            out.print(
+                f"refused in round {told['round']}: {told['device'] or told['node']}: {told['reason']}", markup=False
+            )
+
+
+@fleet_app.command()
+def proxy(
+    keys_folder: Annotated[Path, typer.Option("--keys", help="Folder made by `fedctta fleet keys`.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT for nodes.")] = "0.0.0.0:9092",
+    superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")] = "127.0.0.1:8080",
+) -> None:
+    """Print an nginx configuration that lets pass only what nodes need, in place of the built-in gate."""
+    from fedctta.fleet.transport.gate import nginx_config
+
+    host, port = _host_and_port(listen)
+    typer.echo(nginx_config(host, port, superlink, keys_folder.resolve()), nl=False)
+
+
+def _host_and_port(place: str) -> tuple[str, int]:
+    host, colon, port = place.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise UserError(f"cannot read {place!r}: write HOST:PORT, for example 127.0.0.1:9092")
+    return host.strip("[]"), int(port)
+
+
+def _keys(folder: Path | None, insecure: bool, insist: bool, host: str, check: Any) -> Path | None:
+    if insecure:
+        check([host], insist)
+        return None
+    if folder is None or not (folder / "server.crt").exists():
+        raise UserError(
+            "the server needs --keys FOLDER: make one with `fedctta fleet keys`, or use --insecure on loopback"
+        )
+    return folder.resolve()
+
+
+def _need_flower() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise UserError("a fleet needs Flower, which is not installed: pip install 'fedctta[fleet]'")

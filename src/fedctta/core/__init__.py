@@ -1,0 +1,1 @@
+"""The model as a pure function, and N clients as one stack of tensors."""

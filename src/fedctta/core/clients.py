@@ -1,0 +1,116 @@
+"""N clients as one stack of tensors, and how a function of one client becomes a function of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from fedctta.core.memory_layout import room_for
+from fedctta.core.network import Network, Tensors
+from fedctta.keys import Lift
+
+Lifter = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Client(NamedTuple):
+    """The state of one client, or of N clients when every tensor carries a leading client axis.
+
+    `own` is the client's part of the model: it is what travels to the server and back. `private` never leaves the
+    client (optimiser moments, memories).
+    """
+
+    own: Tensors
+    private: Tensors = {}  # never changed in place
+
+
+def stack(client: Client, count: int) -> Client:
+    """Return `count` equal clients."""
+    clients: Client = tree_map(lambda t: _repeated(t, count), client)
+    return clients
+
+
+def _repeated(tensor: Tensor, count: int) -> Tensor:
+    """Repeat a tensor along a new axis, always in the same memory order.
+
+    On a GPU kernels of convolutions keep channels last: if every client has its own weights, a convolution has one
+    group per client, and cuDNN is up to three times as fast with this order.
+    """
+    if tensor.dim() == 4 and tensor.is_cuda:
+        last = tensor.permute(0, 2, 3, 1)
+        return last.expand(count, *last.shape).contiguous().permute(0, 1, 4, 2, 3)
+    return tensor.expand(count, *tensor.shape).contiguous()
+
+
+def take(clients: Client, who: Tensor | slice) -> Client:
+    """Return the clients with the given indices; the slice `:` is everybody, without a copy."""
+    chosen: Client = tree_map(lambda t: t[who], clients)
+    return chosen
+
+
+def put(clients: Client, who: Tensor | slice, changed: Client) -> Client:
+    """Return all clients, with those at the given indices replaced."""
+    if isinstance(who, slice):
+        return changed
+    everybody: Client = tree_map(lambda t, new: t.index_copy(0, who, new), clients, changed)
+    return everybody
+
+
+def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lift with `torch.func.vmap`: what clients share is computed once, convolutions run over all images at once."""
+    return torch.func.vmap(function)
+
+
+def in_chunks(clients: int) -> Lifter:
+    """Lift with vmap, `clients` clients at a time. Results keep their memory order: see `_repeated`."""
+
+    def by_chunked_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+        few_at_once = torch.func.vmap(function)
+
+        def lifted(*arguments: Any) -> Any:
+            leaves, spec = tree_flatten(arguments)
+            count = len(leaves[0])
+            if count <= clients:
+                return few_at_once(*arguments)
+            results: list[Tensor] = []
+            for few in (slice(first, first + clients) for first in range(0, count, clients)):
+                new, form = tree_flatten(few_at_once(*tree_unflatten([leaf[few] for leaf in leaves], spec)))
+                results = results or [room_for(count, rows) for rows in new]
+                for rows, some in zip(results, new, strict=True):
+                    rows[few] = some
+            return tree_unflatten(results, form)
+
+        return lifted
+
+    by_chunked_vmap.__name__ = f"by_vmap_{clients}_clients_at_a_time"
+    return by_chunked_vmap
+
+
+def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lift with a plain loop: slower, and the reference to compare with."""
+
+    def lifted(*arguments: Any) -> Any:
+        leaves, spec = tree_flatten(arguments)
+        results = [function(*tree_unflatten([leaf[i] for leaf in leaves], spec)) for i in range(len(leaves[0]))]
+        return tree_map(lambda *parts: torch.stack(parts), *results)
+
+    return lifted
+
+
+# How many images pass through a model at once. On a CPU, clients that own convolutions then fit into its cache; with
+# shared convolutions, and on a GPU, the number limits the memory that gradients need.
+CPU_OWN_WEIGHTS, CPU_SHARED_WEIGHTS, CUDA = 100, 500, 1_000
+
+
+def choose_lift(how: Lift, network: Network, client: Client, batch: int, fit: int | None = None) -> Lifter:
+    """Return the lifting to use: a loop if asked for, or vmap over as many clients at once as are fast and fit."""
+    if how == "loop":
+        return by_loop
+    norm_tensors = {name for name in network.state if name.rpartition(".")[0] in network.norms}
+    owns_weights = not client.own.keys() <= {*norm_tensors, *network.affine}
+    images = CUDA if network.device.type == "cuda" else CPU_OWN_WEIGHTS if owns_weights else CPU_SHARED_WEIGHTS
+    good = max(1, images // batch)
+    return in_chunks(good if fit is None else min(good, fit))

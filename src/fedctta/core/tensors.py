@@ -1,0 +1,45 @@
+"""Small operations on tensors and on dictionaries of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedctta.core.network import Tensors
+
+
+def named(prefix: str, tensors: Tensors) -> Tensors:
+    """Put a prefix before every name."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Tensors) -> Tensors:
+    """Undo `named`: the tensors whose names carry the prefix."""
+    return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
+
+
+def only(names: Iterable[str], tensors: Tensors) -> Tensors:
+    """Return the tensors with these names."""
+    return {name: tensors[name] for name in names}
+
+
+def choose(condition: Tensor, new: Tensors, old: Tensors) -> Tensors:
+    """Return `new` where the condition (one truth value a client) holds and `old` elsewhere: a branch for vmap."""
+    return {name: torch.where(condition, tensor, old[name]) for name, tensor in new.items()}
+
+
+def towards(old: Tensors, new: Tensors, share: float) -> Tensors:
+    """Return (1 - share) old + share new, for the names of `old`: an exponential moving average."""
+    return {name: torch.lerp(tensor, new[name], share) for name, tensor in old.items()}
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of values[B] over the true entries of mask[B]; 0 if there is none."""
+    return (values * mask).sum() / mask.sum().clamp_min(1)
+
+
+def choose_rows(who: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Return the rows of `yes` where the mask `who`[N] says so, and those of `no` elsewhere."""
+    return torch.where(who.view(-1, *[1] * (yes.dim() - 1)), yes, no)

@@ -1,0 +1,1 @@
+"""Rounds, whole streams of them, and what makes them fast."""

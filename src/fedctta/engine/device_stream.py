@@ -1,0 +1,85 @@
+"""A stream's images on the GPU: bytes, uploaded once, gathered there.
+
+`slot` reads a round as a function of a round number that is itself on the device, so that a captured round reads its
+own data and the host has nothing to do. The images of the data set used last stay for the next run that shares them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedctta.data.corrupted import Domains
+from fedctta.models.inputs import as_tensor, to_input
+from fedctta.streams import ABSENT, Stream
+
+SHARE = 0.25  # of the device's free memory that images may take
+
+
+class Batches(NamedTuple):
+    """What a round reads: x[A, B, ...] of the A active clients, labels[A, B] for metrics only, domain[N]."""
+
+    x: Tensor
+    labels: Tensor
+    domain: Tensor
+
+
+class DeviceStream:
+    """A stream, with one label per image, whose images are on the device."""
+
+    def __init__(self, stream: Stream, data: Domains, device: torch.device) -> None:
+        samples = stream.samples[np.arange(stream.clients), stream.visit.clip(0)]
+        places = stream.domain.clip(0)[..., None] * data.count + samples
+        self._images = _upload(data, device)
+        self._labels = torch.from_numpy(data.labels).to(device)
+        self._places = torch.from_numpy(places.astype(np.int32)).to(device)  # [T, N, B], among all domains' images
+        self._domain = torch.from_numpy(stream.domain).to(device)
+        self._absent = stream.domain == ABSENT
+
+    def slot(self, when: Tensor) -> Batches:
+        """Read round when[1], in which all clients are present."""
+        return self._read(self._places.index_select(0, when)[0], self._domain.index_select(0, when)[0])
+
+    def read(self, t: int) -> Batches:
+        """Read round t."""
+        places = self._places[t]
+        if self._absent[t].any():
+            places = places[torch.from_numpy(np.flatnonzero(~self._absent[t])).to(places.device)]
+        return self._read(places, self._domain[t])
+
+    def _read(self, places: Tensor, domain: Tensor) -> Batches:
+        images = self._images.index_select(0, places.flatten())
+        labels = self._labels.index_select(0, places.flatten() % len(self._labels))
+        return Batches(to_input(images.view(*places.shape, *images.shape[1:])), labels.view_as(places), domain)
+
+
+def put_on_device(stream: Stream, device: torch.device) -> DeviceStream | None:
+    """Upload a stream's images to a GPU, if there is one, they fit, and every image has one label."""
+    data = stream.data
+    if device.type != "cuda" or not isinstance(data, Domains):
+        return None
+    size = len(data.names) * data.count * int(np.prod(stream.shape)) + 4 * stream.visit.size * stream.samples.shape[2]
+    return DeviceStream(stream, data, device) if size <= SHARE * torch.cuda.mem_get_info(device)[0] else None
+
+
+class _Kept(NamedTuple):
+    data: weakref.ref[Domains]
+    images: Tensor
+
+
+_kept: list[_Kept] = []
+
+
+def _upload(data: Domains, device: torch.device) -> Tensor:
+    """Images[D n, H, W, 3] of all domains, one after another; those of the same data set are used again."""
+    for kept in _kept:
+        if kept.data() is data and kept.images.device == device:
+            return kept.images
+    _kept.clear()
+    images = torch.cat([as_tensor(np.asarray(data.images[name])).to(device) for name in data.names])
+    _kept.append(_Kept(weakref.ref(data, lambda _: _kept.clear()), images))
+    return images

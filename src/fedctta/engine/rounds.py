@@ -1,0 +1,186 @@
+"""The round: adapt, upload, aggregate, download, predict, record. With `predict=before`, predicting comes first.
+
+`play` is one round as a pure function of the state; see `simulation` for a whole stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedctta.adapters import Adapter
+from fedctta.aggregators import Aggregator, Server, Uploads, overall
+from fedctta.core.clients import Client, put, stack, take
+from fedctta.core.network import Network, Tensors
+from fedctta.core.randomness import keys
+from fedctta.errors import UserError
+from fedctta.uploads.late_uploads import Late
+from fedctta.uploads.robust import Robust
+from fedctta.uploads.server_half import serve
+from fedctta.uploads.stages import Stage, Transit
+
+
+class State(NamedTuple):
+    """All that is kept from round to round: the clients, the server's memory, and uploads that have not arrived yet."""
+
+    clients: Client
+    memory: Tensors
+    post: Tensors = {}  # never changed in place
+
+
+class Outcome(NamedTuple):
+    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes sent."""
+
+    logits: Tensor
+    collaboration: Tensor | None
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A client method, a server method, and the server."""
+
+    adapter: Adapter
+    aggregator: Aggregator
+    server: Server
+    interval: int = 1
+    graphs: Literal["never", "auto", "always"] = "never"  # whether rounds are replayed as CUDA graphs
+    stages: tuple[Stage, ...] = (Late(),)  # what happens to uploads before the server's method, in this order
+    robust: Robust = field(default_factory=Robust)  # the last of these stages, which also limits how uploads are mixed
+    predict: Literal["after", "before"] = "after"  # the round's adaptation and download
+    batch: int = 10  # images per client and round, for methods that learn from source images
+    ahead: bool = True  # on a GPU, let the server compute in advance what does not depend on adaptation
+
+    @property
+    def trusting(self) -> bool:
+        """Whether nothing changes uploads on their way."""
+        return self.robust.way == "none" and all(isinstance(stage, Late) for stage in self.stages)
+
+    @property
+    def network(self) -> Network:
+        """The model's function."""
+        return self.server.network
+
+    def start(self) -> State:
+        """Return the state before the first round: every client holds the source model."""
+        memory = self.aggregator.init(self.server) if self.aggregator.communicates else {}
+        client = self.adapter.init(self.network)
+        if self.adapter.source_images:
+            learnt = self.adapter.study(self.network, self.server.images(self.adapter.source_images), self.batch)
+            client = client._replace(private={**client.private, **learnt})
+        clients = stack(client, self.server.clients)
+        if "key" in clients.private:  # a method that draws random numbers: every client needs its own key
+            key = keys(self.server.seed, self.server.clients, self.network.device)
+            clients = clients._replace(private={**clients.private, "key": key})
+        return State(clients, memory)
+
+    def aggregations(self, rounds: int) -> NDArray[np.int64]:
+        """Return the rounds that end with an aggregation."""
+        return np.arange(self.interval - 1, rounds if self.aggregator.communicates else 0, self.interval)
+
+    def play(
+        self,
+        state: State,
+        t: int,
+        x: Tensor,
+        active: Tensor,
+        domain: Tensor | None,
+        joined: Tensor | None = None,
+        delay: Tensor | None = None,
+    ) -> tuple[State, Outcome]:
+        """Play round t on the active clients' batches x[A, B, ...].
+
+        `domain` is for an upper bound only. `joined`[N] marks clients that were absent in the round before.
+        `delay`[N] says by how many rounds each upload is late (None: no upload is ever late).
+        """
+        lift, network = self.server.lift, self.network
+        everyone = len(x) == len(active)
+        who = slice(None) if everyone else active.nonzero().squeeze(1)
+
+        clients, down = (state.clients, 0) if joined is None else self._welcome(state, x, active, joined)
+        present = take(clients, who)
+        early = self._each(self.adapter.predict_before, present, x) if self.predict == "before" else None
+        present = self._each(self.adapter.adapt, present, x)
+        clients = put(clients, who, present)
+
+        memory, post, weights, up = state.memory, state.post, None, 0
+        if self.aggregator.communicates and (t + 1) % self.interval == 0:
+            signals = lift(partial(self.aggregator.signal, network))(present, x)
+            if not everyone:
+                signals = {n: s.new_zeros(len(active), *s.shape[1:]).index_copy(0, who, s) for n, s in signals.items()}
+            shared = self.aggregator.shares(network, clients.own)
+            transit = Transit(t, Uploads(shared, signals, active, domain), active, active, x, who, delay, post)
+            for stage in self.stages:
+                transit = stage.handle(self.server, transit)
+            served = serve(self.server, self.aggregator, self.robust, transit, shared, memory)
+            clients = clients._replace(own={**clients.own, **served.received})
+            memory, post, weights, receive = served.memory, transit.post, overall(served.mixing, shared), served.receive
+            there = len(x) if receive is active else int(receive.sum())
+            down += there * bytes_each(shared)
+            up = len(x) * (bytes_each(shared) + bytes_each(signals))
+            if self.adapter.receives:
+                clients = self._receive(clients, x, active, receive)
+
+        logits = self._each(self.adapter.predict, take(clients, who), x) if early is None else early
+        return State(clients, memory, post), Outcome(logits, weights, up, down)
+
+    def _each(self, function: Callable[..., Any], clients: Client, x: Tensor) -> Any:
+        """Apply a function of one client and its batch to all."""
+        return self.server.lift(partial(function, self.network))(clients, x)
+
+    def _welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> tuple[Client, int]:
+        """Return the clients after the server has sent its model to those that joined, and the bytes it sent."""
+        if not self.aggregator.communicates:
+            return state.clients, 0
+        shared = self.aggregator.shares(self.network, state.clients.own)
+        greeted = self.aggregator.welcome(shared, joined, state.memory)
+        if greeted is shared:
+            return state.clients, 0
+        clients = state.clients._replace(own={**state.clients.own, **greeted})
+        clients = self._receive(clients, x, active, joined) if self.adapter.receives else clients
+        return clients, int(joined.sum()) * bytes_each(greeted)
+
+    def _receive(self, clients: Client, x: Tensor, active: Tensor, receive: Tensor) -> Client:
+        """Call `Adapter.receive` for the clients in the mask `receive`, which are all active."""
+        if receive is active and len(x) == len(active):
+            return put(clients, slice(None), self._each(self.adapter.receive, clients, x))
+        who = receive.nonzero().squeeze(1)
+        if not len(who):
+            return clients
+        return put(clients, who, self._each(self.adapter.receive, take(clients, who), x[receive[active]]))
+
+
+def bytes_each(tensors: Tensors) -> int:
+    """Bytes of one client's share of stacked tensors."""
+    return sum(t[0].numel() * t.element_size() for t in tensors.values())
+
+
+def flatten(state: State) -> Tensors:
+    """Return the state as one flat dictionary of tensors."""
+    parts = {"own": state.clients.own, "private": state.clients.private, "memory": state.memory, "post": state.post}
+    return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+def unflatten(like: State, tensors: Tensors, path: Path) -> State:
+    """Undo `flatten`; clients must have the shapes of `like`, memory and post may have more names than at the start."""
+    parts: dict[str, Tensors] = {"own": {}, "private": {}, "memory": {}, "post": {}}
+    for key, tensor in tensors.items():
+        part, _, name = key.partition(".")
+        if part in parts:
+            parts[part][name] = tensor
+    want = {"own": like.clients.own, "private": like.clients.private}
+    fits = all(
+        parts[part].keys() == model.keys() and all(parts[part][n].shape == model[n].shape for n in model)
+        for part, model in want.items()
+    )
+    if not fits:
+        raise UserError(f"{path} does not fit this run: delete it, or run without --resume")
+    return State(Client(parts["own"], parts["private"]), parts["memory"], parts["post"])

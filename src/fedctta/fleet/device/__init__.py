@@ -1,0 +1,1 @@
+"""A device: images in, predictions out, adapting in between, and its answers to the server."""

@@ -1,0 +1,201 @@
+"""A device: a long-lived process that adapts to its images and predicts them, alone or in a fleet.
+
+A device handles every batch completely before it begins the next one:
+
+    take a download, if one waits -> adapt -> predict -> write -> publish a snapshot -> save, if it is time
+
+In lock-step, the device waits for the download that answers a batch after adapting to it and before predicting it, as
+in a simulation. Alone, or free-running, it waits only for images; adaptation to the next batch starts from the
+download, so a download has an effect for as long as the adapter remembers (see `Adapter.free_running`).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import sleep, time
+from types import FrameType
+
+import torch
+from torch import Tensor
+
+from fedctta.core.clients import Client
+from fedctta.errors import UserError
+from fedctta.fleet.device.device_state import DeviceState, StreamPosition
+from fedctta.fleet.device.equipment import Equipment, free_running_parameters
+from fedctta.fleet.device.handover import Download, Handover, Snapshot
+from fedctta.fleet.device.predictions import Predictions, Row
+from fedctta.fleet.device.sources import Batch, Source
+from fedctta.models.inputs import to_input
+
+log = logging.getLogger("fedctta.fleet")
+
+IDLE = 0.1  # seconds of rest when there is nothing to do
+
+
+@dataclass
+class Stop:
+    """Whether the device has been asked to stop, and whether it only waits for images."""
+
+    asked: bool = False
+    waiting: bool = False
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Let SIGINT and SIGTERM end the device after the current batch, or at once if it waits."""
+    stop = Stop()
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        again, stop.asked = stop.asked, True
+        if stop.waiting or again:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # signals go elsewhere
+        yield stop
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Device:
+    """Runs one client on the batches of a source."""
+
+    def __init__(
+        self,
+        equipment: Equipment,
+        client: Client,
+        place: StreamPosition,
+        predictions: Predictions,
+        keep: DeviceState,
+        handover: Handover,
+        lockstep: bool = False,
+    ) -> None:
+        self.network, self.adapter, self.classes = equipment.network, equipment.adapter, equipment.classes
+        self.client, self.place, self.predictions, self.keep = client, place, predictions, keep
+        self.handover, self.lockstep = handover, lockstep
+        self._x: Tensor | None = None
+        self._adaptable: dict[int, bool] = {}
+        self._compared = False
+
+    def walk(self, source: Source, stop: Stop) -> None:
+        """Predict all batches, until the source ends or a stop is asked for; then save."""
+        try:
+            with torch.no_grad():
+                for batch in self._batches(source, stop):
+                    self.predict(batch, stop)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.handover.end()
+        self.keep.save(self.client, self.place)
+
+    def _batches(self, source: Source, stop: Stop) -> Iterator[Batch]:
+        while True:
+            stop.waiting = True
+            if stop.asked:
+                return
+            batch = next(source, False)
+            if batch is None:
+                self.keep.offer(self.client, self.place)
+                sleep(IDLE)
+            stop.waiting = False
+            if batch is False:
+                return
+            if isinstance(batch, Batch):
+                yield batch
+
+    def predict(self, batch: Batch, stop: Stop) -> None:
+        """Adapt to one batch, predict it, and write the predictions down."""
+        x = to_input(batch.images, self.network.device)
+        if self._x is None:
+            self._try_on(x)
+        before, number = self.client, self.place.batches
+        download = None if self.lockstep else self.handover.take()
+        self._apply(download, self._x)
+        if self._can_adapt(len(x)):
+            self.client = self.adapter.adapt(self.network, self.client, x)
+            if download is not None and not self._compared:
+                self._compare(before, x)
+        self._x = x
+        if self.lockstep:
+            self.handover.publish(Snapshot(self.client, x, number + 1))
+            download = self.handover.wait_for_download(lambda: stop.asked)
+            if download is None:  # stopped: a batch without its answer is not predicted, but read again later
+                self.client = before
+                return
+            self._apply(download, x)
+        logits = self.adapter.predict(self.network, self.client, x)
+        self.predictions.append(self._rows(batch, logits, number))
+        self.place = replace(self.place, batches=number + 1, images=self.place.images + len(x))
+        if not self.lockstep:
+            self.handover.publish(Snapshot(self.client, x, number + 1))
+        self.keep.offer(self.client, self.place)
+
+    def _apply(self, download: Download | None, x: Tensor | None) -> None:
+        """Put the server's tensors into the client."""
+        if download is None:
+            return
+        self.client = self.client._replace(own={**self.client.own, **download.own})
+        if self.adapter.receives and x is not None:
+            self.client = self.adapter.receive(self.network, self.client, x)
+        self.place = replace(self.place, run=download.run, round=download.round)
+
+    def _compare(self, before: Client, x: Tensor) -> None:
+        """Log once if adapting to a batch erases what the server sent, as `bn` with momentum 1 does."""
+        self._compared = True
+        alone = self.adapter.adapt(self.network, before, x)
+        if all(torch.equal(tensor, alone.own[name]) for name, tensor in self.client.own.items()):
+            log.warning(
+                "adapter %s begins anew with every batch, so that a free-running device gains nothing from its server:"
+                " use --lockstep, or parameters that remember (%s)",
+                self.adapter.name,
+                free_running_parameters(),
+            )
+
+    def _rows(self, batch: Batch, logits: Tensor, number: int) -> list[Row]:
+        if not bool(logits.isfinite().all()):
+            raise UserError(
+                f"the model's outputs for batch {number} are not finite: use a gentler --adapter (or its parameters),"
+                " and another --state if it happens again"
+            )
+        confidence, classes = (t.tolist() for t in logits.softmax(-1).max(-1))
+        now, rows = round(time(), 3), []
+        for k, (name, index) in enumerate(zip(batch.ids, classes, strict=True)):
+            row: Row = {"id": name, "class": index, "name": self.classes[index] if self.classes else None}
+            row |= {"confidence": round(confidence[k], 6), "batch": number, "time": now}
+            rows.append(row if batch.labels is None else {**row, "label": batch.labels[k]})
+        return rows
+
+    def _can_adapt(self, images: int) -> bool:
+        """Whether the adapter takes batches of this size; others are predicted without adapting."""
+        if images not in self._adaptable:
+            try:
+                self.adapter.check(self.network, images)
+                self._adaptable[images] = True
+            except UserError as error:
+                log.warning("batches of %d are predicted without adapting: %s", images, error)
+                self._adaptable[images] = False
+        return self._adaptable[images]
+
+    def _try_on(self, x: Tensor) -> None:
+        """Run the first batch through the source model, so that a misfit is reported before anything is written."""
+        size = "x".join(map(str, x.shape[-2:]))
+        try:
+            logits = self.network({}, x).logits
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"the model cannot take images of {size} pixels: {reason}; choose one that fits") from error
+        if logits.ndim != 2 or (self.classes and logits.shape[1] != len(self.classes)):
+            raise UserError(
+                f"the model gives outputs of shape {list(logits.shape[1:])}, not {len(self.classes) or 'any'} classes:"
+                " check --model and --classes"
+            )

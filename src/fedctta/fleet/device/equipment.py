@@ -1,0 +1,184 @@
+"""What a device starts with: the model, its method, the names of the classes, and its client before the first batch."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from fedctta.adapters import Adapter, adapters
+from fedctta.core.clients import Client
+from fedctta.core.network import Network
+from fedctta.core.randomness import keys
+from fedctta.errors import UserError, unknown
+from fedctta.fleet.device.sources import files_below, read_image
+from fedctta.models import ARCHITECTURES, build
+from fedctta.models.inputs import to_input
+from fedctta.models.zoo import load_weights, weights_path
+
+TRAINED_ON = ("cifar10", "cifar100", "shapes")
+"""Data sets whose weights `--weights auto` looks for."""
+
+
+def parameters_for(adapter: str, given: Mapping[str, Any], lockstep: bool) -> dict[str, Any]:
+    """Return an adapter's parameters on a device: those given, and its defaults on a device that is not in lock-step.
+
+    There, what the server sends must outlive the next batch.
+
+    >>> parameters_for("bn", {}, lockstep=False)
+    {'momentum': 0.3}
+    """
+    known = adapters.classes().get(adapter, Adapter)
+    return {**({} if lockstep else known.free_running), **given}
+
+
+def free_running_parameters() -> str:
+    """Say which adapters have parameters for devices that are not in lock-step.
+
+    >>> free_running_parameters()
+    'for bn: bn.momentum=0.3'
+    """
+    known = {name: cls.free_running for name, cls in adapters.classes().items() if cls.free_running}
+    return "; ".join(
+        f"for {name}: {' '.join(f'{name}.{key}={value}' for key, value in values.items())}"
+        for name, values in known.items()
+    )
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """A model's function, the adapter, what classes are called (nothing if that is not known), and a second model."""
+
+    network: Network
+    adapter: Adapter
+    classes: tuple[str, ...]
+    spare: Callable[[], Network]
+
+
+def equip(
+    model: str,
+    weights: str,
+    adapter: str,
+    batch: int,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    classes: str = "",
+    dataset: str = "",
+    device: torch.device | str = "cpu",
+) -> Equipment:
+    """Make everything from its name. `dataset`, if known, says which weights are meant by "auto"."""
+    method = adapters.create(adapter, parameters)
+    path, trained_on = find_weights(model, weights, dataset)
+
+    def load() -> Network:
+        return Network(_module(model, path), device)
+
+    network = load()
+    method.check(network, batch)
+    return Equipment(network, method, _class_names(classes, trained_on), load)
+
+
+def find_weights(model: str, weights: str, dataset: str = "") -> tuple[Path | None, str]:
+    """Return the file of weights and the data set they were trained on, as far as known."""
+    if ":" not in model and model not in ARCHITECTURES:
+        raise unknown("model", model, ARCHITECTURES)
+    if Path(weights).suffix or Path(weights).name != weights:
+        return Path(weights), ""
+    if ":" in model:
+        if weights != "auto":
+            raise UserError(f"--weights {weights} is no file: give the path of a .safetensors file for {model}")
+        return None, ""
+    candidates = [weights] if weights != "auto" else [dataset] if dataset else list(TRAINED_ON)
+    found = {name: path for name in candidates if (path := weights_path(model, name)) is not None}
+    if len(found) > 1:
+        raise UserError(f"{model} has weights for {' and '.join(found)}: say which with --weights")
+    if not found:
+        raise UserError(
+            f"no weights of {model} for {' or '.join(candidates)}: make them with `fedctta pretrain`, or give --weights"
+            " the path of a .safetensors file"
+        )
+    name, path = next(iter(found.items()))
+    return path, name.removesuffix("-c").split("-")[0]
+
+
+def _module(model: str, path: Path | None) -> nn.Module:
+    if ":" in model:
+        from fedctta.runs.build import import_model
+
+        module = import_model(model)
+        if path is not None:
+            load_weights(module, path)
+        return module
+    if ARCHITECTURES[model].dense:
+        raise UserError(f"model {model} predicts every pixel and a device writes one class an image: use another model")
+    assert path is not None
+    module = build(model, _count_classes(build(model), path))
+    load_weights(module, path)
+    return module
+
+
+def _count_classes(module: nn.Module, path: Path) -> int:
+    """Read how many classes a file of weights is for: the rows of the model's last linear layer."""
+    last = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)][-1]
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(file.get_slice(f"{last}.weight").get_shape()[0])
+    except (OSError, SafetensorError):
+        return 10  # `load_weights` says what is wrong with the file
+
+
+def _class_names(given: str, trained_on: str) -> tuple[str, ...]:
+    """Return the names given, in a file or separated by commas, or those of the data set the weights are of."""
+    if given:
+        text = Path(given).read_text(encoding="utf-8") if Path(given).is_file() else given.replace(",", "\n")
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
+    if trained_on == "shapes":
+        from fedctta.data.shapes import KINDS
+
+        return tuple(KINDS)
+    from fedctta.data.editions import EDITIONS
+
+    return EDITIONS[trained_on].classes if trained_on in EDITIONS else ()
+
+
+def first_client(
+    network: Network, adapter: Adapter, source_images: Callable[[int], Tensor], batch: int, seed: int, number: int = 0
+) -> Client:
+    """Return the client before its first batch, just as client `number` of a simulation with this seed begins."""
+    client = adapter.init(network)
+    if adapter.source_images:
+        learnt = adapter.study(network, source_images(adapter.source_images), batch)
+        client = client._replace(private={**client.private, **learnt})
+    if "key" in client.private:
+        key = keys(seed, number + 1, network.device)[number]
+        client = client._replace(private={**client.private, "key": key})
+    return client
+
+
+def seed_of(name: str) -> int:
+    """Return a seed that follows from a device's name, so that no two devices draw the same chance."""
+    return zlib.crc32(name.encode())
+
+
+def images_from(folder: Path | None, adapter: str, device: torch.device | str) -> Callable[[int], Tensor]:
+    """Return what gives a method its clean, unlabelled images of the source."""
+
+    def images(count: int) -> Tensor:
+        if folder is None:
+            raise UserError(f"adapter {adapter!r} needs {count} images of the source: give --source-images FOLDER")
+        paths = files_below(folder)[:count]
+        if len(paths) < count:
+            raise UserError(f"{folder} has {len(paths)} images and adapter {adapter!r} needs {count}: add some")
+        try:
+            return to_input(np.stack([read_image(path) for path in paths]), device)
+        except (OSError, ValueError) as error:
+            raise UserError(f"the images in {folder} cannot be read as one batch: {error}") from error
+
+    return images

@@ -1,0 +1,173 @@
+"""What a device answers the server: one request in, one reply out.
+
+The reply to a `hello` says who the device is and what it would upload. A `step` may bring the server's answer to an
+earlier upload, and may ask for the next upload. A free-running device leaves the answer for the loop, and uploads its
+latest snapshot. In lock-step the loop waits with each batch until the server's answer to it has arrived:
+
+    take the answer to batch t -> (receive) -> predict batch t -> adapt to batch t + 1 -> upload
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from fedctta.adapters import Adapter
+from fedctta.aggregators import Aggregator, aggregators
+from fedctta.core.network import Network, Tensors
+from fedctta.core.tensors import named
+from fedctta.errors import UserError
+from fedctta.fleet.device.handover import Download, Handover
+from fedctta.fleet.transport.wire import SCHEMA, Note, Parcel
+
+log = logging.getLogger("fedctta.fleet")
+
+LOCKSTEP_WAIT = 50.0
+"""Seconds a lock-step request waits for the loop: less than the ClientApp waits for the reply."""
+
+
+class RequestRefused(Exception):
+    """A request that is not served; the message says why."""
+
+
+class RequestHandler:
+    """Answers requests about one device. `facts` go into its hello; `last` is the last download it was given."""
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        adapter: Adapter,
+        handover: Handover,
+        *,
+        spare: Callable[[], Network],
+        facts: Mapping[str, str | int] | None = None,
+        lockstep: bool = False,
+        min_batch: int = 2,
+        last: tuple[str, int] = ("", -1),
+    ) -> None:
+        self.name, self.network, self.adapter, self.handover = name, network, adapter, handover
+        self.facts, self.lockstep, self.min_batch, self.last = dict(facts or {}), lockstep, min_batch, last
+        self._make_spare = spare
+
+    @cached_property
+    def spare(self) -> Network:
+        """A second network: the one that the loop uses cannot be used here at the same time."""
+        return self._make_spare()
+
+    def answer(self, request: Parcel) -> Parcel:
+        """Return the reply to a request."""
+        said = {key: value for key, value in request.note.items() if key in ("run", "nonce")}
+        try:
+            with torch.no_grad():
+                if request.kind == "hello":
+                    return Parcel("hello", request.round, {**said, **self._hello(request.note)})
+                if request.kind not in ("step", "download"):
+                    raise RequestRefused(f"a device does not serve requests of kind {request.kind!r}")
+                return self._step(request, said)
+        except (RequestRefused, UserError) as reason:
+            log.warning("round %d: refused the server's request: %s", request.round, reason)
+            return Parcel("refused", request.round, {**said, "device": self.name, "reason": str(reason)})
+
+    def _hello(self, note: Note) -> Note:
+        own = self.handover.moment.client.own
+        if "aggregator" in note:
+            own = _aggregator(note).shares(self.network, own)
+        table = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in own.items()}
+        told: Note = {"device": self.name, "adapter": self.adapter.name, "lockstep": int(self.lockstep)}
+        return {**self.facts, **told, "schema": SCHEMA, "tensors": json.dumps(table)}
+
+    def _step(self, request: Parcel, said: Note) -> Parcel:
+        if bool(request.note.get("lockstep", 0)) != self.lockstep:
+            have, want = ("in lock-step", "free-running") if self.lockstep else ("free-running", "in lock-step")
+            raise RequestRefused(f"the device is {have} and the server {want}: start both with --lockstep, or none")
+        aggregator = _aggregator(request.note)
+        said = {**said, "device": self.name}
+        if request.arrays:
+            before = self.handover.moment.batches
+            fresh = self._receive(request)
+            said["received"] = 1
+            if fresh and self.lockstep and not self.handover.wait_for_moment(before, LOCKSTEP_WAIT):
+                return self._nothing(request, said, "the device is still at work on the batch")
+        if not request.note.get("ask", 1):
+            return self._nothing(request, said, "nothing was asked for")
+        if self.handover.ended:
+            return self._nothing(request, said, "the device's data have ended")
+        return self._upload(request, said, aggregator)
+
+    def _receive(self, request: Parcel) -> bool:
+        """Leave the download for the loop; return False if it was received before."""
+        run, number = str(request.note.get("run", "")), request.note.get("download", request.round - 1)
+        if not isinstance(number, int):
+            raise RequestRefused("the number of the download's round is no whole number")
+        last_run, last_number = self.last
+        if run == last_run and number <= last_number:
+            return False
+        own = self.handover.moment.client.own
+        tensors = {name.removeprefix("own."): _tensor(name, array) for name, array in request.arrays.items()}
+        check_download(tensors, own)
+        self.last = (run, number)
+        self.handover.deliver(Download({n: t.to(own[n].device) for n, t in tensors.items()}, number, run))
+        return True
+
+    def _upload(self, request: Parcel, said: Note, aggregator: Aggregator) -> Parcel:
+        client, x, batches = self.handover.moment
+        if x is None:
+            return self._nothing(request, said, "the device has seen no batch yet")
+        if len(x) < self.min_batch:
+            return self._nothing(
+                request, said, f"a batch of {len(x)} is too small to share, --min-batch={self.min_batch}"
+            )
+        signals: Tensors = {}
+        if type(aggregator).signal is not Aggregator.signal:
+            signals = aggregator.signal(self.spare, client, x)
+        tensors = named("own", aggregator.shares(self.network, client.own)) | named("signal", signals)
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        return Parcel("upload", request.round, {**said, "batches": batches, "images": len(x)}, arrays)
+
+    def _nothing(self, request: Parcel, said: Note, reason: str) -> Parcel:
+        return Parcel("nothing", request.round, {**said, "reason": reason})
+
+
+def check_download(tensors: Tensors, own: Tensors) -> None:
+    """Refuse a download that is not of some of the client's own tensors, or holds numbers no model can have."""
+    for name, tensor in tensors.items():
+        if name not in own:
+            raise RequestRefused(f"the download has a tensor {name!r:.80} that the device does not own")
+        if (tensor.shape, tensor.dtype) != (own[name].shape, own[name].dtype):
+            found, wanted = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (tensor, own[name]))
+            raise RequestRefused(f"the download's {name} is {found}, not {wanted}")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RequestRefused(f"the download's {name} holds values that are not finite")
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise RequestRefused(f"the download's {name} is a variance and holds negative values")
+
+
+def _tensor(name: str, array: NDArray[Any]) -> torch.Tensor:
+    if not name.startswith("own."):
+        raise RequestRefused(f"the download has an array {name!r:.80} that is no tensor of the client's own")
+    return torch.from_numpy(array)
+
+
+def _aggregator(note: Note) -> Aggregator:
+    if "aggregator" not in note:
+        return Aggregator()  # which asks for no signals, and for all that a client owns
+    return _made(str(note["aggregator"]), str(note.get("parameters", "{}")))
+
+
+@lru_cache(maxsize=4)
+def _made(name: str, parameters: str) -> Aggregator:
+    """Create the server's aggregator by its name, which must be known here too."""
+    try:
+        given = json.loads(parameters)
+    except ValueError as error:
+        raise RequestRefused("the aggregator's parameters are not JSON") from error
+    if not isinstance(given, dict):
+        raise RequestRefused("the aggregator's parameters are not a table")
+    return aggregators.create(name, given)

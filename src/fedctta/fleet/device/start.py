@@ -1,0 +1,120 @@
+"""From the options of a command to a running device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedctta.errors import UserError
+from fedctta.fleet.device.device import Device, stoppable
+from fedctta.fleet.device.device_state import DeviceState, StreamPosition, identity
+from fedctta.fleet.device.equipment import Equipment, equip, first_client, images_from, parameters_for, seed_of
+from fedctta.fleet.device.handover import Handover, Snapshot
+from fedctta.fleet.device.predictions import open_predictions
+from fedctta.fleet.device.request_handler import RequestHandler
+from fedctta.fleet.device.socket_server import SocketServer
+from fedctta.fleet.device.sources import open_source, paced
+from fedctta.machine import arithmetic, choose_device
+
+log = logging.getLogger("fedctta.fleet")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a device is told; the command's options say what each means."""
+
+    model: str
+    data: str
+    state: Path
+    weights: str = "auto"
+    adapter: str = "bn"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 10
+    patience: float = 1.0
+    pace: float = 0.0
+    out: Path | None = None
+    name: str = "device-0"
+    socket: Path | None = None
+    lockstep: bool = False
+    min_batch: int = 2
+    save_every: int = 0
+    classes: str = ""
+    source_images: Path | None = None
+    compute: str = "auto"
+
+    def __post_init__(self) -> None:
+        for key, least in (("batch", 1), ("min_batch", 1), ("save_every", 0), ("pace", 0)):
+            if getattr(self, key) < least:
+                raise UserError(f"--{key.replace('_', '-')} {getattr(self, key)} must be at least {least}")
+        if not self.name or len(self.name) > 100 or not self.name.isprintable():
+            raise UserError("--name must be printable and of 1 to 100 letters")
+        if self.lockstep and self.socket is None:
+            raise UserError("--lockstep waits for a server: add --socket PATH, where its ClientApp finds the device")
+
+
+def run_device(settings: Settings) -> StreamPosition:
+    """Run a device until its data end or it is asked to stop; return its place."""
+    compute = choose_device(settings.compute)
+    dataset, seed, number = "", seed_of(settings.name), 0
+    images = images_from(settings.source_images, settings.adapter, compute)
+    if settings.data.startswith("stream:"):
+        from fedctta.fleet.simulation.simulated import parse_stream
+        from fedctta.runs.build import public_images
+
+        experiment, number = parse_stream(settings.data.removeprefix("stream:"), settings.batch)
+        dataset, seed = experiment.dataset, experiment.seed
+        if settings.source_images is None:
+            images = partial(public_images, experiment, device=compute)
+
+    equipment = equip(
+        settings.model,
+        settings.weights,
+        settings.adapter,
+        settings.batch,
+        parameters=parameters_for(settings.adapter, settings.parameters, settings.lockstep),
+        classes=settings.classes,
+        dataset=dataset,
+        device=compute,
+    )
+    network, adapter = equipment.network, equipment.adapter
+    with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
+        keep = DeviceState(settings.state, identity(network, adapter), settings.save_every)
+        client, place = keep.load(first_client(network, adapter, images, settings.batch, seed, number))
+        out = settings.out or settings.state / "predictions.jsonl"
+        predictions = open_things.enter_context(open_predictions(out))
+        done = predictions.done()
+        place = replace(place, images=done.images, batches=max(place.batches, done.batches))
+        source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
+        handover = Handover(Snapshot(client, None, place.batches))
+        if settings.socket is not None:
+            handler = _handler(settings, equipment, handover, place)
+            open_things.enter_context(SocketServer(settings.socket, handler.answer))
+        device = Device(equipment, client, place, predictions, keep, handover, settings.lockstep)
+        log.info("%s: %s with %s, after %d batches", settings.name, settings.model, adapter, place.batches)
+        with stoppable() as stop:
+            device.walk(source, stop)
+        log.info(
+            "%s: %d batches, %d images; predictions: %s", settings.name, device.place.batches, device.place.images, out
+        )
+    return device.place
+
+
+def _handler(settings: Settings, equipment: Equipment, handover: Handover, place: StreamPosition) -> RequestHandler:
+    return RequestHandler(
+        settings.name,
+        equipment.network,
+        equipment.adapter,
+        handover,
+        spare=equipment.spare,
+        facts={"model": settings.model, "images_per_batch": settings.batch},
+        lockstep=settings.lockstep,
+        min_batch=settings.min_batch,
+        last=(place.run, place.round),
+    )

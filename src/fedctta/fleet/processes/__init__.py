@@ -1,0 +1,1 @@
+"""The processes of a fleet: what they are, who starts them, and who ends them."""

@@ -1,0 +1,133 @@
+"""A whole fleet on one machine: devices, their nodes and the server, from the words of one command.
+
+out/keys/        certificates and node keys              out/server/     the server's ledger
+out/fleet.toml   the plan                                out/devices/    a folder a device: state and predictions
+out/logs/        one log a part                          out/flower/     Flower's own files
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedctta.errors import UserError
+from fedctta.files import make_writable, whole
+from fedctta.fleet.processes import process_specs
+from fedctta.fleet.processes.process_specs import Link
+from fedctta.fleet.processes.serve import Watch, lead, start_server
+from fedctta.fleet.processes.supervisor import Supervisor
+from fedctta.fleet.server.plan import load_plan, write_plan
+from fedctta.fleet.simulation.simulated import open_stream
+from fedctta.fleet.transport.certificates import make_keys
+from fedctta.fleet.transport.framing import LONGEST_PATH
+from fedctta.registry import defaults
+from fedctta.runs.build import DEFAULT_MODEL
+from fedctta.runs.settings import Experiment
+from fedctta.streams.clusters import NIID
+
+DEVICE_WORDS = ("dataset", "severity", "domains", "stream", "samples", "order", "clients", "slots", "seed", "folder")
+
+
+@dataclass(frozen=True)
+class Tryout:
+    """A fleet on this machine: how many devices, for how many rounds, what they run (words of `fedctta run`), where."""
+
+    out: Path
+    devices: int = 4
+    rounds: int = 30
+    run: Mapping[str, Any] = field(default_factory=dict)
+    fleet: Mapping[str, Any] = field(default_factory=dict)
+    lockstep: bool = False
+    insecure: bool = False
+    pace: float = 1.0  # seconds per batch of free-running devices; in lock-step the server sets the pace
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The words of [run], with the data a try-out has by default; few devices make few clusters."""
+        usual: dict[str, Any] = {"dataset": "shapes-c", "clients": self.devices}
+        if self.devices < defaults(NIID)["clusters"] and self.run.get("stream", NIID.name) == NIID.name:
+            usual[f"{NIID.name}.clusters"] = self.devices
+        return {**usual, **self.run}
+
+    def plan(self) -> str:
+        """The text of the plan."""
+        usual = {"state": "server", "rounds": self.rounds, "devices": self.devices, "max_devices": self.devices}
+        usual |= {"lockstep": self.lockstep, "deadline": 300.0 if self.lockstep else 30.0, "patience": 600.0}
+        return write_plan({**usual, **self.fleet}, self.words)
+
+
+def up(tryout: Tryout, watch: Watch) -> dict[str, Any]:
+    """Start everything, play all rounds, end everything; return the server's last status."""
+    out = tryout.out.resolve()
+    make_writable(out)
+    plan = _write_plan(out / "fleet.toml", tryout.plan())
+    open_stream(load_plan(plan).experiment)  # says what is wrong with the words before anything is started
+    keys = None if tryout.insecure else out / "keys"
+    if keys is not None and not keys.exists():
+        make_keys(keys, (), tryout.devices)
+    link, doors, home = Link("127.0.0.1", process_specs.free_port(), keys), _doors(out), out / "flower"
+    with Supervisor(out / "logs") as supervisor:
+        for k in range(tryout.devices):
+            name = f"device-{k}"
+            supervisor.start(process_specs.device(name, _device_words(tryout, name, k, doors / f"{k}.sock")))
+        for old in home.glob("superlink.db*"):  # nodes and runs of an earlier start; our place is in the ledger
+            old.unlink()
+        flower = start_server(supervisor, link, home, _public_keys(keys, tryout.devices))
+        for k in range(tryout.devices):
+            key = None if keys is None else keys / "nodes" / f"device-{k}.key"
+            own = home / f"node-{k}"
+            supervisor.start(
+                process_specs.supernode(link, f"device-{k}", doors / f"{k}.sock", process_specs.free_port(), own, key)
+            )
+        status = lead(supervisor, flower, plan, watch)
+        if tryout.lockstep:
+            _let_devices_end(supervisor)
+        return status
+
+
+def _let_devices_end(supervisor: Supervisor, seconds: float = 10.0) -> None:
+    """Give devices that predict their last batch the time to write it down."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(t.part.finite and t.state == "running" for t in supervisor.tended.values()):
+        time.sleep(0.2)
+        supervisor.tend()
+
+
+def _write_plan(path: Path, text: str) -> Path:
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{path} is of another fleet: choose another --out, or repeat its words to continue it")
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
+    load_plan(path)
+    return path
+
+
+def _device_words(tryout: Tryout, name: str, k: int, door: Path) -> list[str]:
+    run, usual, folder = tryout.words, defaults(Experiment), tryout.out.resolve() / "devices" / name
+    model = run.get("model", "auto")
+    model = DEFAULT_MODEL.get(str(run["dataset"]), "resnet8") if model == "auto" else model
+    kinds = tuple(f"{run.get(key, usual[key])}." for key in ("stream", "samples"))
+    stream = ",".join(f"{key}={run[key]}" for key in run if key in DEVICE_WORDS or key.startswith(kinds))
+    adapter = str(run.get("adapter", "bn"))
+    words = ["--model", str(model), "--data", f"stream:{stream},client={k}", "--state", str(folder)]
+    words += ["--adapter", adapter, "--socket", str(door), "--batch", str(run.get("batch", 10)), "--device", "cpu"]
+    words += ["--weights", str(run["weights"])] if "weights" in run else []
+    words += ["--lockstep"] if tryout.lockstep else ["--pace", str(tryout.pace)]
+    return words + [f"{key}={value}" for key, value in run.items() if key.startswith(f"{adapter}.")]
+
+
+def _doors(out: Path) -> Path:
+    """Return a folder for sockets whose names are short enough for the operating system."""
+    folder = out / "doors"
+    if len(str(folder / "0000.sock").encode()) > LONGEST_PATH:
+        return Path(tempfile.mkdtemp(prefix="fedctta-"))
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _public_keys(keys: Path | None, devices: int) -> list[Path]:
+    return [] if keys is None else [keys / "nodes" / f"device-{k}.pub" for k in range(devices)]

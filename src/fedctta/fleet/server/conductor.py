@@ -1,0 +1,153 @@
+"""The server's rounds: ask, collect, close, write down; devices come, are late, leave and return.
+
+In round t every idle device gets one message: its model of the last round it took part in, and the question for its
+upload of round t. The round is closed when all have answered, or after the deadline if a quorum has; the server does
+not wait again for a device that still has to answer an earlier question. A late upload has the weight decay^age in the
+round in which it arrives. The server asks nothing before the last round is on disk, so a server that dies continues
+with the round it was in.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedctta.errors import UserError
+from fedctta.fleet.server.collaboration import Hub
+from fedctta.fleet.server.device_dialogue import DeviceDialogue
+from fedctta.fleet.server.examine import Examiner
+from fedctta.fleet.server.ledger import Ledger
+from fedctta.fleet.server.plan import Plan, method_note
+from fedctta.fleet.transport.flower_messages import Questions
+
+log = logging.getLogger("fedctta.fleet")
+
+STATUS = 2.0  # seconds between two looks at the status while waiting
+
+
+class Conductor:
+    """Leads a fleet through its rounds."""
+
+    def __init__(
+        self, plan: Plan, hub: Hub, examiner: Examiner, post: Questions, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.plan, self.hub, self.post, self._sleep = plan, hub, post, sleep
+        self.ledger = Ledger(Path(plan.state), f"{plan.experiment.fingerprint}-{plan.max_devices}")
+        self.place, self.standing = self.ledger.load(hub.start())
+        method = {**method_note(hub), "run": self.place.run, "lockstep": int(plan.lockstep)}
+        self.letters = DeviceDialogue(plan, examiner, post, self.ledger, self.place, method)
+        self.roster = self.letters.roster
+        self._heard = self._shown = time.monotonic()
+        self._seconds = 0.0
+
+    def lead(self) -> None:
+        """Play all rounds that are left."""
+        self._gather()
+        while self.place.round < self.plan.rounds:
+            self._play()
+        self._deliver()
+        self._show("finished")
+
+    def _gather(self) -> None:
+        """Wait for the devices the first round needs; after a restart, no longer than a deadline."""
+        until = time.monotonic() + self.plan.deadline if self.place.round else math.inf
+        said = self.letters
+        while len(said.hellos) < self.plan.devices and (time.monotonic() < until or not said.hellos):
+            said.invite(self.post.online())
+            self._listen("waiting for devices")
+        self._admit(self.post.online())
+
+    def _play(self) -> None:
+        began = time.monotonic()
+        self.letters.turn()
+        while True:
+            online = self.post.online()
+            self.letters.invite(online)
+            self._admit(online)
+            expected = {node for node in self.roster.nodes if not self.letters.ignored(node)}
+            here = expected & online
+            expected = expected if self.plan.lockstep else here  # in lock-step, wait for devices that have left as well
+            self.letters.ask(here, self.standing.rows)
+            self._listen("collecting")
+            if self._is_over(expected, time.monotonic() - began):
+                break
+        self._close(time.monotonic() - began)
+
+    def _is_over(self, expected: set[int], waited: float) -> bool:
+        uploads, answered = self.letters.uploads, self.letters.answered
+        if not uploads or waited < self.plan.pause:
+            return False
+        enough = len(uploads) >= math.ceil(self.plan.quorum * len(expected))
+        punctual = expected if self.plan.lockstep else expected - self.letters.late()
+        return expected <= answered or (enough and (punctual <= answered or waited >= self.plan.deadline))
+
+    def _close(self, seconds: float) -> None:
+        uploads, place, round_ = self.letters.uploads, self.place, self.place.round
+        closed = self.hub.close(self.standing, uploads)
+        self.standing, self._seconds = closed.standing, seconds
+        known = len(self.roster.names)
+        self.ledger.write_collaboration(round_, closed.weights[:known, :known], self.roster.names)
+        place.owed = {**place.owed, **dict.fromkeys(closed.receivers, round_)}
+        place.round += 1
+        self.ledger.save(place, self.standing)  # last: a server that dies before this plays the round again
+        log.info("round %d: %d uploads, %.2f s", round_, len(uploads), seconds)
+        if unused := uploads.keys() - set(closed.receivers):  # too late for `stale`, or not plausible to `robust`
+            log.warning("round %d: without weight: %s", round_, ", ".join(self.roster.names[row] for row in unused))
+        self._show("running")
+
+    def _deliver(self) -> None:
+        """Send all devices the last model; ask for nothing."""
+        until = time.monotonic() + self.plan.deadline
+        self.letters.turn()
+        while time.monotonic() < until:
+            online = self.post.online()
+            owed = {node for node, row in self.roster.nodes.items() if node in online and row in self.place.owed}
+            if not owed and not self.post.busy():
+                break
+            self.letters.answered.clear()  # devices that could not be reached are tried again
+            self.letters.ask(owed, self.standing.rows, ask=0)
+            self._listen("delivering")
+        self.ledger.save(self.place, self.standing)
+
+    def _admit(self, online: set[int]) -> None:
+        if not self.letters.hellos:
+            return
+        newcomers = self.letters.admit(online) - self.place.owed.keys()
+        greeted = self.hub.welcome(self.standing, newcomers) if newcomers and self.place.round else None
+        if greeted is not None:
+            self.standing = greeted
+            self.place.owed |= dict.fromkeys(newcomers, self.place.round - 1)
+
+    def _listen(self, doing: str) -> None:
+        """Handle the answers that have arrived; wait a moment if there are none."""
+        heard, now = self.letters.listen(), time.monotonic()
+        if now - self._shown > STATUS:
+            self._show(doing)
+        if heard:
+            self._heard = now
+            return
+        if self.plan.patience and now - self._heard > self.plan.patience:
+            raise UserError(
+                f"no device has answered for {self.plan.patience:.0f} s: see the devices' logs, start again"
+            )
+        self._sleep(self.plan.poll)
+
+    def _show(self, doing: str) -> None:
+        self._shown, place, roster = time.monotonic(), self.place, self.roster
+        online = self.post.online()
+        nodes = [
+            {
+                "device": roster.names[row],
+                "node": str(node),
+                "online": node in online,
+                "refused": roster.refused.get(roster.names[row], 0),
+                "ignored": self.letters.ignored(node),
+            }
+            for node, row in sorted(roster.nodes.items(), key=lambda item: item[1])
+        ]
+        totals = {"bytes_up": place.bytes_up, "bytes_down": place.bytes_down, "refused": sum(roster.refused.values())}
+        rounds = {"round": place.round, "rounds": self.plan.rounds, "seconds_of_round": round(self._seconds, 3)}
+        self.ledger.write_status({"doing": doing, "run": place.run, **rounds, **totals, "nodes": nodes})

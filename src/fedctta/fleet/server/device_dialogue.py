@@ -1,0 +1,145 @@
+"""The messages between the server and its devices: hellos, questions, uploads, and refused uploads.
+
+A device that has nothing, or fails, is asked again a little later. A refused upload is logged with its node and reason,
+and has no weight.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from dataclasses import replace
+
+from fedctta.core.network import Tensors
+from fedctta.fleet.server.collaboration import Upload
+from fedctta.fleet.server.examine import Examiner, UploadRefused
+from fedctta.fleet.server.ledger import Ledger, ServerProgress
+from fedctta.fleet.server.plan import Plan
+from fedctta.fleet.server.roster import Roster
+from fedctta.fleet.transport import wire
+from fedctta.fleet.transport.flower_messages import HELLO, STEP, Answer, Questions
+
+log = logging.getLogger("fedctta.fleet")
+
+FRESH = 3  # rounds after which a model is no longer sent to a device that went on by itself
+
+
+class DeviceDialogue:
+    """The messages of one server. `uploads` are by row; `answered` are nodes for which this round need not wait."""
+
+    def __init__(
+        self, plan: Plan, examiner: Examiner, post: Questions, ledger: Ledger, place: ServerProgress, method: wire.Note
+    ) -> None:
+        self.plan, self.examiner, self.post, self.ledger, self.place = plan, examiner, post, ledger, place
+        self.roster = Roster(plan.max_devices, plan.quarantine, plan.quarantine_rounds, place.names)
+        self.roster.refused, self.roster.free_again = place.refused, place.free_again
+        self.roster.refused_in_a_row = place.refused_in_a_row
+        self.uploads: dict[int, Upload] = {}
+        self.answered: set[int] = set()
+        self.hellos: dict[int, str] = {}
+        self._asked: dict[int, int] = {}  # the round of a node's last question
+        self._not_before: dict[int, float] = {}
+        self._method = method
+
+    def turn(self) -> None:
+        """Begin a new round: forget the uploads of the last one."""
+        self.uploads, self.answered = {}, set()
+
+    def invite(self, online: set[int]) -> None:
+        """Ask nodes that are not known yet who they are."""
+        for node in sorted(online - self.roster.nodes.keys() - self.hellos.keys() - self.post.busy()):
+            if self._due(node) and not self.ignored(node):
+                self.post.ask(node, HELLO, wire.Parcel("hello", self.place.round, self._method))
+
+    def admit(self, online: set[int]) -> set[int]:
+        """Give those who said hello their rows; return the rows."""
+        hellos, self.hellos = self.hellos, {}
+        turned_away = self.roster.admit(hellos, online)
+        for node, reason in turned_away.items():
+            self._refuse(node, reason)
+        return {self.roster.nodes[node] for node in hellos.keys() - turned_away.keys()}
+
+    def ask(self, nodes: set[int], models: Tensors, ask: int = 1) -> None:
+        """Send idle devices their rows of `models`, if they have not got them yet, and ask for their uploads."""
+        for node in sorted(nodes - self.post.busy() - self.answered, key=self.roster.nodes.__getitem__):
+            if self._due(node):
+                self._ask(node, models, ask)
+
+    def late(self) -> set[int]:
+        """Return the nodes that have yet to answer a question of an earlier round."""
+        return {node for node in self.post.busy() if self._asked.get(node, self.place.round) < self.place.round}
+
+    def listen(self) -> bool:
+        """Handle the answers that have arrived; return whether there were any."""
+        answers = self.post.collect()
+        for answer in answers:
+            self._heed(answer)
+        return bool(answers)
+
+    def ignored(self, node: int) -> bool:
+        """Whether a node is in quarantine."""
+        return self.roster.ignored(self._name(node) or f"node {node}", self.place.round)
+
+    def _ask(self, node: int, models: Tensors, ask: int) -> None:
+        row, round_ = self.roster.nodes[node], self.place.round
+        carried = self.place.owed.get(row)
+        if carried is not None and not self.plan.lockstep and round_ - carried > FRESH:
+            del self.place.owed[row]
+            carried = None
+        arrays = {} if carried is None else {f"own.{n}": t[row].cpu().numpy() for n, t in models.items()}
+        nonce, self._asked[node] = secrets.token_hex(8), round_
+        note: wire.Note = {**self._method, "ask": ask, "nonce": nonce}
+        note |= {} if carried is None else {"download": carried}
+        self.place.bytes_down += self.post.ask(node, STEP, wire.Parcel("step", round_, note, arrays), nonce, carried)
+
+    def _heed(self, answer: Answer) -> None:
+        question, node = answer.question, answer.question.node
+        if answer.flat is None:
+            self._pass_over(node, answer.error)
+            return
+        self.place.bytes_up += answer.flat.nbytes
+        row = self.roster.nodes.get(node)
+        try:
+            parcel = self.examiner.open(answer.flat)
+            idle = parcel.kind in ("nothing", "refused")
+            if row is not None and _received(parcel) and self.place.owed.get(row, -1) == question.carried:
+                del self.place.owed[row]
+            if idle:
+                self._pass_over(node, str(parcel.note.get("reason", "")))
+            elif question.kind == HELLO:
+                self.hellos[node] = self.examiner.hello(parcel)
+            elif row is not None:
+                upload = self.examiner.upload(parcel, question.round, question.nonce)
+                self.answered.add(node)
+                self.roster.accept(self.roster.names[row])
+                self.uploads[row] = replace(upload, age=self.place.round - question.round)
+        except UploadRefused as reason:
+            self.answered.add(node)
+            self._refuse(node, reason)
+
+    def _pass_over(self, node: int, reason: str) -> None:
+        """Continue without a device that has nothing or failed; in lock-step, wait for it until the deadline."""
+        log.info("node %d has nothing: %s", node, reason)
+        self._not_before[node] = time.monotonic() + self.plan.retry
+        if not self.plan.lockstep:
+            self.answered.add(node)
+
+    def _refuse(self, node: int, reason: UploadRefused) -> None:
+        name = self._name(node)
+        quarantined = self.roster.refuse(name or f"node {node}", self.place.round)
+        self._not_before[node] = time.monotonic() + self.plan.retry
+        self.ledger.refuse(self.place.round, node, name, str(reason), quarantined)
+        log.warning("refused node %d (%s): %s%s", node, name, reason, "; in quarantine" if quarantined else "")
+
+    def _name(self, node: int) -> str | None:
+        row = self.roster.nodes.get(node)
+        return None if row is None else self.roster.names[row]
+
+    def _due(self, node: int) -> bool:
+        return time.monotonic() >= self._not_before.get(node, 0)
+
+
+def _received(parcel: wire.Parcel) -> bool:
+    """Whether the device has got the model sent with the question: the ClientApp answers for a device out of reach."""
+    return parcel.kind != "nothing" or parcel.note.get("received") == 1

@@ -1,0 +1,131 @@
+"""Every upload is checked before it is used: form, names, shapes, numbers, size, round.
+
+A device may be broken, out of date or dishonest. What does not fit is refused with a reason; the server then continues
+without it. `fedctta.uploads.robust.plausible` decides which numbers can be true, for signals as for tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+
+from fedctta.aggregators import Uploads
+from fedctta.core.network import Tensors
+from fedctta.fleet.server.collaboration import Upload
+from fedctta.fleet.transport import wire
+from fedctta.uploads.robust import BOUND, plausible
+
+
+class UploadRefused(Exception):
+    """A parcel that is not used; the message says why."""
+
+
+class UploadForm(NamedTuple):
+    """A tensor's type and shape, as they are written in a hello."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def form_of(tensor: torch.Tensor) -> UploadForm:
+    """Return a tensor's form.
+
+    >>> form_of(torch.zeros(2, 3))
+    UploadForm(dtype='float32', shape=(2, 3))
+    """
+    return UploadForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Knows what an upload must look like: the source's shared tensors and one example of the signals.
+
+    `variances` names the tensors that cannot be negative; `limit` is in bytes, `bound` that of `plausible`.
+    """
+
+    shared: Tensors
+    signals: Tensors
+    variances: frozenset[str]
+    adapter: str
+    limit: int = 64 << 20
+    bound: float = BOUND
+
+    def open(self, flat: NDArray[Any]) -> wire.Parcel:
+        """Return the parcel in these bytes."""
+        try:
+            return wire.unpack(flat, self.limit)
+        except wire.Malformed as error:
+            raise UploadRefused(str(error)) from error
+
+    def hello(self, parcel: wire.Parcel) -> str:
+        """Return the name of a device that may take part."""
+        _expect(parcel, "hello")
+        name = parcel.note.get("device")
+        if not isinstance(name, str) or not name or len(name) > 100 or not name.isprintable():
+            raise UploadRefused("a hello needs a printable device name of up to 100 letters")
+        if parcel.note.get("adapter") != self.adapter:
+            raise UploadRefused(
+                f"the device runs adapter {parcel.note.get('adapter')!r:.40}, the server {self.adapter!r}"
+            )
+        try:
+            told = {key: UploadForm(str(d), tuple(map(int, shape))) for key, (d, shape) in _table(parcel.note).items()}
+        except (TypeError, ValueError) as error:
+            raise UploadRefused("the hello's table of tensors cannot be read") from error
+        self._compare(told, {key: form_of(tensor) for key, tensor in self.shared.items()})
+        return name
+
+    def upload(self, parcel: wire.Parcel, round_: int, nonce: str) -> Upload:
+        """Return the upload that answers what was asked in `round_` under `nonce`."""
+        _expect(parcel, "upload")
+        if parcel.round != round_:
+            raise UploadRefused(f"the upload is of round {parcel.round}, asked was round {round_}")
+        if parcel.note.get("nonce") != nonce:
+            raise UploadRefused("the upload does not repeat the number of its question: it answers another one")
+        wanted = {f"own.{n}": t for n, t in self.shared.items()} | {f"signal.{n}": t for n, t in self.signals.items()}
+        found = {name: torch.from_numpy(array) for name, array in parcel.arrays.items()}
+        self._compare({n: form_of(t) for n, t in found.items()}, {n: form_of(t) for n, t in wanted.items()})
+        for name, tensor in found.items():
+            self._numbers(name, tensor, wanted[name])
+        own = {name: found[f"own.{name}"] for name in self.shared}
+        return Upload(own, {name: found[f"signal.{name}"] for name in self.signals})
+
+    def _compare(self, told: Mapping[str, UploadForm], wanted: Mapping[str, UploadForm]) -> None:
+        for name in sorted(wanted.keys() | told.keys()):
+            if name not in told:
+                raise UploadRefused(f"tensor {name} is missing")
+            if name not in wanted:
+                raise UploadRefused(f"tensor {name!r:.80} is unknown")
+            if told[name] != wanted[name]:
+                raise UploadRefused(f"tensor {name} is {_text(told[name])}, not {_text(wanted[name])}")
+
+    def _numbers(self, name: str, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        one = Uploads({name: tensor[None]}, {}, torch.ones(1, dtype=torch.bool))
+        if not tensor.is_floating_point() or bool(plausible(one, {name: source.cpu()}, self.bound)):
+            return
+        if not bool(tensor.isfinite().all()):
+            raise UploadRefused(f"tensor {name} holds values that are not finite")
+        if name.removeprefix("own.") in self.variances and bool((tensor < 0).any()):
+            raise UploadRefused(f"tensor {name} is a variance and holds negative values")
+        most = f"{self.bound:g} times the source's and that of ones"
+        raise UploadRefused(f"tensor {name} has norm {float(tensor.double().norm()):.4g}, more than {most}")
+
+
+def _expect(parcel: wire.Parcel, kind: str) -> None:
+    if parcel.kind != kind:
+        raise UploadRefused(f"kind {parcel.kind!r} came where {kind!r} was asked for")
+
+
+def _table(note: wire.Note) -> dict[str, Any]:
+    table = json.loads(str(note["tensors"])) if "tensors" in note else None
+    if not isinstance(table, dict):
+        raise ValueError("no table")
+    return table
+
+
+def _text(form: UploadForm) -> str:
+    return f"{form.dtype}{list(form.shape)}"

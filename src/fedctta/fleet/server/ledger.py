@@ -1,0 +1,144 @@
+"""What the server writes to disk: its place after every round, its status, W, and every refusal.
+
+checkpoint.safetensors      everything a restarted server needs; written whole after each closed round
+status.json                 for people and monitors
+collaboration/000012.safetensors    W of round 12 and its device names
+refusals.jsonl              one line per refused parcel
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedctta.errors import UserError
+from fedctta.files import make_writable, whole
+from fedctta.fleet.server.collaboration import Standing
+
+KEPT = 1000  # matrices
+
+
+@dataclass
+class ServerProgress:
+    """Where the server stands after its last closed round, besides the tensors.
+
+    `run` names this fleet's run through all restarts. `round` is the next one to ask for. `owed` maps a
+    row to the round of the model that it has not been sent yet.
+    """
+
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+    round: int = 0
+    names: list[str] = field(default_factory=list)
+    owed: dict[int, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    refused_in_a_row: dict[str, int] = field(default_factory=dict)
+    free_again: dict[str, int] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Ledger:
+    """The server's folder."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        make_writable(folder)
+        self.folder, self.fingerprint = folder, fingerprint
+        self.checkpoint = folder / "checkpoint.safetensors"
+        self.refusals = folder / "refusals.jsonl"
+        self._lock = _lock(folder / "lock")
+
+    def save(self, place: ServerProgress, standing: Standing) -> None:
+        """Write the place after a closed round."""
+        parts = {"rows": standing.rows, "memory": standing.memory}
+        flat = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        copies = {n: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for n, t in flat.items()}
+        header = {"ledger": json.dumps({"fingerprint": self.fingerprint, "place": asdict(place)})}
+        with whole(self.checkpoint) as part:
+            save_file(copies, part, metadata=header)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def load(self, start: Standing) -> tuple[ServerProgress, Standing]:
+        """Return the place and standing after the last closed round; before the first, `start`."""
+        if not self.checkpoint.exists():
+            return ServerProgress(), start
+        try:
+            with safe_open(self.checkpoint, framework="pt") as file:
+                header = json.loads(file.metadata()["ledger"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+            made_by, place = header["fingerprint"], ServerProgress(**header["place"])
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{self.checkpoint} is damaged: choose another state folder, or delete it") from error
+        if made_by != self.fingerprint:
+            raise UserError(f"{self.checkpoint} belongs to other settings: choose another state folder, or delete it")
+        place.owed = {int(row): round_ for row, round_ in place.owed.items()}
+        device = next(iter(start.rows.values())).device
+        rows = {name: tensors[f"rows.{name}"].to(device) for name in start.rows}  # in the order of an unbroken run
+        memory = {n.removeprefix("memory."): t.to(device) for n, t in tensors.items() if n.startswith("memory.")}
+        ordered = {n: memory.pop(n) for n in start.memory if n in memory} | memory
+        return place, Standing(rows, ordered)
+
+    def close(self) -> None:
+        """Let another server have the folder."""
+        self._lock.close()
+
+    def write_collaboration(self, round_: int, weights: Tensor, names: Sequence[str]) -> None:
+        """DeviceState W of one round, with the devices of its rows; delete the oldest."""
+        folder = self.folder / "collaboration"
+        with whole(folder / f"{round_:06}.safetensors") as part:
+            save_file(
+                {"weights": weights.float().cpu().contiguous()}, part, metadata={"names": json.dumps(list(names))}
+            )
+        (folder / f"{round_ - KEPT:06}.safetensors").unlink(missing_ok=True)
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        """Write the status, for people and monitors."""
+        with whole(self.folder / "status.json") as part:
+            part.write_text(json.dumps({**status, "written": time.time()}, indent=1) + "\n", encoding="utf-8")
+
+    def refuse(self, round_: int, node: int, device: str | None, reason: str, quarantined: bool = False) -> None:
+        """Add one line to the log of refusals."""
+        line = {"time": time.time(), "round": round_, "node": str(node), "device": device, "reason": reason}
+        line |= {"quarantined": True} if quarantined else {}
+        with self.refusals.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+            log.flush()
+            os.fsync(log.fileno())
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold the folder for as long as this process lives: two servers would undo each other's rounds."""
+    file = path.open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise UserError(f"another server works in {path.parent}: end it, or choose another state folder") from error
+    return file
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a server holds the folder now."""
+    try:
+        _lock(folder / "lock").close()
+    except UserError:
+        return True
+    return False
+
+
+def read_collaboration(folder: Path, round_: int) -> tuple[Tensor, list[str]]:
+    """Return W of a round and its device names."""
+    with safe_open(folder / "collaboration" / f"{round_:06}.safetensors", framework="pt") as file:
+        return file.get_tensor("weights"), json.loads(file.metadata()["names"])

@@ -1,0 +1,176 @@
+"""The configuration of a fleet's server: one TOML file, and the parts that it names.
+
+[fleet]                      how the server runs: the fields of `Plan`
+state = "server"
+rounds = 100
+
+[run]                        the method and the model, by the same words as `fedctta run`
+dataset = "shapes-c"
+adapter = "bn"
+aggregator = "fedctta"
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from fedctta.adapters import adapters
+from fedctta.aggregators import Server, aggregators
+from fedctta.core.clients import choose_lift
+from fedctta.core.network import Network
+from fedctta.data.dense import DENSE
+from fedctta.errors import UserError, unknown
+from fedctta.fleet.server.collaboration import Hub
+from fedctta.fleet.server.examine import Examiner
+from fedctta.fleet.transport.wire import Note
+from fedctta.models.zoo import load_model, load_weights
+from fedctta.registry import parameters_of, read
+from fedctta.runs.build import DEFAULT_MODEL, import_model, public_images
+from fedctta.runs.preset_files import read_toml
+from fedctta.runs.settings import Experiment, dotted, single
+from fedctta.uploads.late_uploads import Late
+from fedctta.uploads.robust import BOUND, Robust
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the server runs. Times are in seconds.
+
+    The first round waits for `devices` devices; there are rows for `max_devices`. A round is closed when all devices
+    that were asked have answered, or `deadline` after it began if a share `quorum` has; rounds begin at least `pause`
+    apart. A message expires after `ttl`; a device that had nothing or failed is asked again after `retry`. With
+    `patience`, the run ends when no device has answered for this time. Devices may upload at most `max_megabytes`, and
+    tensors of at most `norm_bound` times the source's norm (see `examine`).
+    """
+
+    state: str = "server"
+    rounds: int = 100
+    devices: int = 1
+    max_devices: int = 64
+    lockstep: bool = False
+    pause: float = 0.0
+    deadline: float = 30.0
+    quorum: float = 0.5
+    ttl: float = 120.0
+    patience: float = 0.0
+    poll: float = 0.3
+    retry: float = 2.0
+    max_megabytes: float = 64.0
+    norm_bound: float = BOUND
+    quarantine: int = 3
+    quarantine_rounds: int = 10
+    classes: int = 10
+    size: int = 32
+    experiment: Experiment = field(default_factory=Experiment)
+
+    def __post_init__(self) -> None:
+        for key in ("rounds", "devices", "max_devices", "quarantine", "classes", "size"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key}={getattr(self, key)} must be at least 1")
+        for key in ("deadline", "ttl", "max_megabytes", "norm_bound"):
+            if getattr(self, key) <= 0:
+                raise UserError(f"{key}={getattr(self, key)} must be above 0")
+        if not 0 < self.quorum <= 1:
+            raise UserError(f"quorum={self.quorum} must lie above 0 and up to 1")
+        if self.devices > self.max_devices:
+            raise UserError(f"devices={self.devices} are more than max_devices={self.max_devices}: raise the latter")
+        if self.experiment.predict == "before":
+            raise UserError("predict=before is for simulations, a device predicts after adapting: drop the key")
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan; a relative state folder lies beside the file."""
+    content = read_toml(path)
+    for key in content:
+        if key not in ("fleet", "run"):
+            raise unknown(f"table in {path.name}", key, ("fleet", "run"))
+    plan = make_plan(content.get("fleet", {}), dotted(content.get("run", {})))
+    return Plan(**{**_values(plan), "state": str(path.parent / plan.state)})
+
+
+def make_plan(fleet: dict[str, Any], run: dict[str, Any]) -> Plan:
+    """Make a plan of the words of its two tables."""
+    hints = {key: hint for key, hint in get_type_hints(Plan).items() if key != "experiment"}
+    for key in fleet:
+        if key not in hints:
+            raise unknown("key of [fleet]", key, hints)
+    return Plan(**{key: read(value, hints[key], key) for key, value in fleet.items()}, experiment=single(run))
+
+
+def write_plan(fleet: dict[str, Any], run: dict[str, Any]) -> str:
+    """Return the TOML text of a plan, after reading it once."""
+    make_plan(fleet, run)
+    lines = ["[fleet]", *(f"{key} = {_toml(value)}" for key, value in fleet.items())]
+    plain = {key: value for key, value in run.items() if "." not in key}
+    lines += ["", "[run]", *(f"{key} = {_toml(value)}" for key, value in plain.items())]
+    lines += [f"{key} = {_toml(value)}" for key, value in run.items() if "." in key]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _values(plan: Plan) -> dict[str, Any]:
+    return {f.name: getattr(plan, f.name) for f in fields(plan)}
+
+
+def build(plan: Plan) -> tuple[Hub, Examiner]:
+    """Load the model, make the methods, and say what an upload must look like."""
+    experiment = plan.experiment
+    if experiment.dataset in DENSE:
+        raise UserError("a fleet's server does not take models that predict every pixel yet: use fedctta run")
+    network = Network(_module(plan))
+    adapter = experiment.method(adapters, experiment.adapter)
+    aggregator = experiment.method(aggregators, experiment.aggregator)
+    adapter.check(network, experiment.batch)
+    if aggregator.upper_bound or not aggregator.communicates:
+        raise UserError(
+            f"aggregator {aggregator.name!r} has nothing for a server to do: use another one, as"
+            f" {Experiment.aggregator}"
+        )
+    client = adapter.init(network)
+    aggregator.check(network, client.own)
+
+    def images(count: int) -> Tensor:
+        return public_images(experiment, count, network.device)
+
+    shape = (3, plan.size, plan.size)
+    lift = choose_lift(experiment.lift, network, client, experiment.batch)
+    server = Server(network, lift, experiment.seed, shape, plan.max_devices, images)
+    robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
+    robust.check(aggregator, adapter.measures)
+    late, shared = Late(experiment.stale, experiment.decay), aggregator.shares(network, client.own)
+    hub = Hub(aggregator, server, shared, late, robust)
+    with torch.no_grad():
+        signals = aggregator.signal(network, client, torch.rand(2, *shape))
+    variances = frozenset(name for name in network.statistics if name.endswith("running_var"))
+    limit = int(plan.max_megabytes * 2**20)
+    return hub, Examiner(hub.shared, signals, variances, adapter.name, limit, plan.norm_bound)
+
+
+def method_note(hub: Hub) -> Note:
+    """Return the aggregator's name and parameters, which tell a device what to share and to compute."""
+    return {"aggregator": hub.aggregator.name, "parameters": json.dumps(parameters_of(hub.aggregator))}
+
+
+def _module(plan: Plan) -> torch.nn.Module:
+    experiment = plan.experiment
+    name = DEFAULT_MODEL.get(experiment.dataset, "resnet8") if experiment.model == "auto" else experiment.model
+    if ":" not in name:
+        return load_model(name, experiment.dataset, plan.classes, experiment.weights)
+    module = import_model(name)
+    if experiment.weights != "auto":
+        load_weights(module, Path(experiment.weights))
+    return module

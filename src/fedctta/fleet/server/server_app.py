@@ -1,0 +1,65 @@
+"""The Flower ServerApp: reads its plan and leads the fleet through its rounds.
+
+The run's configuration names the plan's file (`plan="/srv/fedctta/fleet.toml"`) on the server's machine; its paths of
+weights and state are also on that machine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from fedctta.errors import UserError
+from fedctta.files import make_writable
+
+try:
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+except ImportError as error:
+    raise UserError("a fleet needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
+
+from fedctta.fleet.server.conductor import Conductor
+from fedctta.fleet.server.plan import build, load_plan
+from fedctta.fleet.transport.flower_messages import Questions
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Lead the fleet of the plan; a server that was stopped continues where it was."""
+    place = context.run_config.get("plan")
+    if not isinstance(place, str) or not place:
+        raise UserError("the run does not name its plan: start it with --run-config 'plan=\"/path/to/fleet.toml\"'")
+    plan = load_plan(Path(place))
+    with logged(Path(plan.state) / "server.log"):
+        hub, examiner = build(plan)
+        conductor = Conductor(plan, hub, examiner, Questions(grid, plan.ttl))
+        try:
+            conductor.lead()
+        finally:
+            conductor.ledger.close()
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Write what happens to a file, of at most 2 x 10 MB: Flower does not keep what a ServerApp prints."""
+    make_writable(path.parent)
+    handler = RotatingFileHandler(path, maxBytes=10 << 20, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("fedctta.fleet")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    except Exception:
+        logger.exception("the server ends")
+        raise
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        handler.close()

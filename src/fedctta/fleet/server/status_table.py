@@ -1,0 +1,67 @@
+"""A fleet's status as the server writes it, and as a table for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fedctta.fleet.processes.supervisor import Supervisor
+
+
+def read_status(state: Path) -> dict[str, Any]:
+    """Return what the server last wrote of itself; nothing if it has not yet."""
+    try:
+        content = json.loads((state / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def board(status: dict[str, Any], supervisor: Supervisor | None = None) -> Group:
+    """Return the server's line, its devices, and the processes on this machine if they are ours."""
+    pieces: list[Any] = [Text(headline(status))]
+    if status.get("nodes"):
+        table = _table("device", "node", "online", "refused")
+        for node in status["nodes"]:
+            state = "in quarantine" if node["ignored"] else "yes" if node["online"] else "no"
+            table.add_row(node["device"], node["node"], state, str(node["refused"]))
+        pieces.append(table)
+    if supervisor is not None:
+        table = _table("part", "pid", "state", "restarts", "MB")
+        for name, tended in supervisor.tended.items():
+            megabytes = f"{supervisor.memory(name) / 2**20:.0f}"
+            table.add_row(name, str(tended.process.pid), tended.state, str(tended.deaths), megabytes)
+        pieces.append(table)
+    return Group(*pieces)
+
+
+def headline(status: dict[str, Any]) -> str:
+    """Return the server's status on one line.
+
+    >>> headline({})
+    'the server has not spoken yet'
+    """
+    if not status:
+        return "the server has not spoken yet"
+    age = max(0.0, time.time() - float(status.get("written", 0)))
+    silent = f", silent for {age:.0f} s" if age > 10 and status.get("doing") != "finished" else ""
+    up, down = (int(status.get(key, 0)) / 1024 for key in ("bytes_up", "bytes_down"))
+    return (
+        f"round {status.get('round', 0)} of {status.get('rounds', '?')}: {status.get('doing', '?')}{silent};"
+        f" last round {status.get('seconds_of_round', 0):.1f} s; {up:.0f} KB up, {down:.0f} KB down;"
+        f" {status.get('refused', 0)} refused"
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, style="bold" if column == columns[0] else "")
+    return table

@@ -1,0 +1,109 @@
+"""The ClientApp of a simulation on Flower's engine: every node is one client of the experiment's stream.
+
+Any actor may serve any node, so what a client owns is kept in its `Context.state`, packed as a parcel, from message to
+message; model and data are made once per process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedctta.core.clients import Client
+from fedctta.core.tensors import named
+from fedctta.engine.rounds import Federation
+from fedctta.errors import UserError
+from fedctta.fleet.device.handover import Handover, Snapshot
+from fedctta.fleet.device.request_handler import RequestHandler
+from fedctta.fleet.transport.framing import LIMIT
+from fedctta.fleet.transport.wire import Parcel, pack, unpack
+from fedctta.models.inputs import to_input
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import Experiment
+from fedctta.streams import Stream
+
+try:
+    from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+except ImportError as error:
+    raise UserError("engine=flower needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
+
+PARCEL, LOGITS, CLIENT = "parcel", "logits", "client"
+
+
+def client_app(experiment: Experiment) -> ClientApp:
+    """Return the app that is one client of the experiment's stream on every node."""
+    app = ClientApp()
+    app.query()(partial(answer, experiment))
+    app.train("step")(partial(answer, experiment))
+    return app
+
+
+_parts: dict[str, tuple[Federation, Stream]] = {}  # of this process, made at the first message
+
+
+def answer(experiment: Experiment, message: Message, context: Context) -> Message:
+    """Let the node's client take its download, predict the batch it holds, adapt to the next one, and upload."""
+    if experiment.fingerprint not in _parts:
+        _parts.clear()
+        _parts[experiment.fingerprint] = Builder({}).build(experiment, torch.device("cpu"))[:2]
+    federation, stream = _parts[experiment.fingerprint]
+    request = unpack(message.content.array_records[PARCEL][PARCEL].numpy(), LIMIT)
+    number = int(context.node_config["partition-id"])
+    with torch.no_grad():
+        reply, logits = _step(federation, stream, number, request, context)
+    content = RecordDict({PARCEL: ArrayRecord({PARCEL: Array(pack(reply))})})
+    if logits is not None:
+        content[LOGITS] = ArrayRecord({f"{request.round - 1}/{number}": Array(logits.numpy())})
+    return Message(content, reply_to=message)
+
+
+def _step(
+    federation: Federation, stream: Stream, number: int, request: Parcel, context: Context
+) -> tuple[Parcel, Tensor | None]:
+    network, adapter = federation.network, federation.adapter
+    client, seen = _recall(federation, number, context)
+    moment, logits = Snapshot(client, None, seen), None
+    if request.kind == "step" and seen == request.round:  # not asked a second time
+        if seen:
+            own = {n.removeprefix("own."): torch.from_numpy(array) for n, array in request.arrays.items()}
+            client, x = client._replace(own={**client.own, **own}), _batch(stream, seen - 1, number)
+            client = adapter.receive(network, client, x) if adapter.receives and own else client
+            logits = adapter.predict(network, client, x)
+        if request.note["ask"]:
+            x = _batch(stream, seen, number)
+            client = adapter.adapt(network, client, x)
+            moment = Snapshot(client, x, seen + 1)
+            _remember(moment, context)
+    handler = RequestHandler(
+        f"client-{number:06}", network, adapter, Handover(moment), spare=lambda: network, lockstep=True, min_batch=1
+    )
+    reply = handler.answer(replace(request, arrays={}))
+    return replace(reply, note={**reply.note, "received": int(bool(request.arrays))}), logits
+
+
+def _batch(stream: Stream, t: int, number: int) -> Tensor:
+    return to_input(stream.slot(t).images[number], "cpu")
+
+
+def _recall(federation: Federation, number: int, context: Context) -> tuple[Client, int]:
+    """Return the client, and how many batches it has adapted to."""
+    if CLIENT not in context.state:
+        start = federation.start().clients
+        return Client(*({name: t[number] for name, t in part.items()} for part in start)), 0
+    kept = unpack(context.state.array_records[CLIENT][CLIENT].numpy(), 1 << 40)
+    parts: dict[str, dict[str, Tensor]] = {"own": {}, "private": {}}
+    for place, array in kept.arrays.items():
+        part, _, name = place.partition(".")
+        parts[part][name] = torch.from_numpy(array)
+    return Client(**parts), kept.round
+
+
+def _remember(moment: Snapshot, context: Context) -> None:
+    client = moment.client
+    tensors = named("own", client.own) | named("private", client.private)
+    kept = Parcel("upload", moment.batches, arrays={name: t.numpy() for name, t in tensors.items()})
+    context.state[CLIENT] = ArrayRecord({CLIENT: Array(pack(kept))})

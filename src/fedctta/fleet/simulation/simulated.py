@@ -1,0 +1,57 @@
+"""One client of a simulated stream as a device's source: for try-outs, and to compare a fleet with a simulation.
+
+`stream:dataset=shapes-c,clients=4,client=0,slots=2` takes the words of `fedctta run`, and which client it is. Labels
+go into the predictions, for scoring, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from fedctta.errors import UserError
+from fedctta.fleet.device.sources import Batch
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import Experiment, parse_single, single
+from fedctta.streams import ABSENT, Stream
+
+
+def parse_stream(words: str, batch: int) -> tuple[Experiment, int]:
+    """Read the words of a stream: the experiment, and the client's number.
+
+    >>> parse_stream("dataset=shapes-c,clients=4,client=2", 10)[1]
+    2
+    """
+    values = parse_single(words.split(","), "a device")
+    client = values.pop("client", "0")
+    if not client.isdecimal():
+        raise UserError(f"client={client} is not a number: write for example client=0")
+    return single({"batch": batch, **values}), int(client)
+
+
+def open_stream(experiment: Experiment) -> Stream:
+    """Lay out the stream just as a simulation of this experiment does."""
+    _, stream, _ = Builder({}).build(experiment, torch.device("cpu"))
+    return stream
+
+
+def one_client(words: str, batch: int, done: int) -> Iterator[Batch]:
+    """Yield a client's batches, without the first `done` images."""
+    experiment, client = parse_stream(words, batch)
+    stream = open_stream(experiment)
+    if client >= stream.clients:
+        raise UserError(f"client={client} is not one of the stream's {stream.clients}: use 0 to {stream.clients - 1}")
+    return _walk(stream, client, done)
+
+
+def _walk(stream: Stream, client: int, done: int) -> Iterator[Batch]:
+    slots = np.flatnonzero(stream.domain[:, client] != ABSENT)
+    size = stream.samples.shape[-1]
+    for t in slots[done // size :]:
+        slot = stream.slot(int(t))
+        row = int((slot.domain[:client] != ABSENT).sum())
+        over = done % size if t == slots[min(done // size, len(slots) - 1)] else 0
+        names = tuple(f"{t}/{k}" for k in range(over, size))
+        yield Batch(slot.images[row, over:], names, tuple(map(int, slot.labels[row, over:])))

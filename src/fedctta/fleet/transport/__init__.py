@@ -1,0 +1,1 @@
+"""How parcels get from a device to the server and back."""

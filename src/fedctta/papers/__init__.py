@@ -1,0 +1,1 @@
+"""Published tables and figures, and how they are run and compared."""

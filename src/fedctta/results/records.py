@@ -1,0 +1,242 @@
+"""What is kept of one run: its settings, its numbers, and the arrays behind its figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from fedctta.errors import UserError
+from fedctta.files import whole
+from fedctta.results import metrics
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run.
+
+    `settings` is what was asked (dataset, model, adapter, aggregator, stream, seed, and so on, with each method's
+    own parameters). The arrays count, for every slot t and client i, the images seen and those predicted
+    right, and name the domain that was active (-1: the client was absent). The arrays by class count, for every
+    domain, client and class, the images seen, those predicted right, and those predicted to be of that class;
+    `calibration` is what `metrics.calibration_error` reads. `collaboration[k]` is the matrix W
+    of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds. `retained[k]` are
+    accuracies on every domain met by round `retained_rounds[k]` (see `retention`; empty where that was not asked for).
+
+    In a dense run pixels are counted instead of images. Its `pictures` hold one image per domain, with the true and the
+    predicted class as fourth and fifth channel.
+    """
+
+    settings: Mapping[str, Any]
+    domains: tuple[str, ...]
+    seen: NDArray[np.int32]  # [T, N]
+    correct: NDArray[np.int32]  # [T, N]
+    domain: NDArray[np.int32]  # [T, N], index into `domains`
+    class_seen: NDArray[np.int32]  # [D, N, classes]
+    class_right: NDArray[np.int32]  # [D, N, classes]
+    class_predicted: NDArray[np.int32]  # [D, N, classes]
+    calibration: NDArray[np.int64]  # [bins, 3]
+    entropy: NDArray[np.float32]  # [T, N], mean over the batch
+    collaboration: NDArray[np.float32]  # [K, N, N]
+    collaboration_rounds: NDArray[np.int64]  # [K]
+    same_domain_weight: float
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    peak_memory_mb: float
+    retained: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # [C, D]
+    retained_rounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [C]
+    pictures: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0, 0, 5), np.uint8))  # [D, H, W, 5]
+
+    @property
+    def dense(self) -> bool:
+        """Whether pixels were predicted, and not images."""
+        return bool(self.pictures.size)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of all images predicted right."""
+        return _share(self.correct.sum(), self.seen.sum())
+
+    @property
+    def accuracy_honest(self) -> float:
+        """Share of the images of clients that do not lie predicted right."""
+        honest = np.ones(self.seen.shape[1], bool)
+        honest[list(self.settings.get("lying", ()))] = False
+        return _share(self.correct[:, honest].sum(), self.seen[:, honest].sum())
+
+    @property
+    def accuracy_by_domain(self) -> dict[str, float]:
+        """Accuracy of every domain that was met."""
+        masks = {name: self.domain == k for k, name in enumerate(self.domains)}
+        return {
+            name: _share(self.correct[mask].sum(), self.seen[mask].sum()) for name, mask in masks.items() if mask.any()
+        }
+
+    @property
+    def accuracy_by_client(self) -> list[float]:
+        """Accuracy of every client over its whole stream."""
+        return [_share(c, s) for c, s in zip(self.correct.sum(0), self.seen.sum(0), strict=True)]
+
+    @property
+    def accuracy_by_slot(self) -> list[float]:
+        """Accuracy over all clients in every slot."""
+        return [_share(c, s) for c, s in zip(self.correct.sum(1), self.seen.sum(1), strict=True)]
+
+    @property
+    def class_accuracy(self) -> list[float]:
+        """Accuracy of every class over all clients; nan for one that was never seen."""
+        return [float(v) for v in metrics.share(self.class_right.sum((0, 1)), self.class_seen.sum((0, 1)))]
+
+    @property
+    def mean_class_accuracy(self) -> float:
+        """Mean over the classes that were seen."""
+        return metrics.mean_class_accuracy(self.class_seen.sum((0, 1)), self.class_right.sum((0, 1)))
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 over the classes that were seen."""
+        by_class = (self.class_seen, self.class_right, self.class_predicted)
+        return metrics.macro_f1(*(counts.sum((0, 1)) for counts in by_class))
+
+    @property
+    def miou(self) -> float:
+        """Mean intersection over union of the classes that were seen; for dense runs."""
+        by_class = (self.class_seen, self.class_right, self.class_predicted)
+        return metrics.mean_iou(*(counts.sum((0, 1)) for counts in by_class))
+
+    @property
+    def dice(self) -> float:
+        """Mean Dice coefficient of the classes that were seen, 2 right / (seen + predicted); for dense runs."""
+        return self.macro_f1
+
+    @property
+    def miou_by_domain(self) -> dict[str, float]:
+        """Mean intersection over union in every domain that was met; for dense runs."""
+        counts = (counts.sum(1) for counts in (self.class_seen, self.class_right, self.class_predicted))
+        rows = zip(self.domains, *counts, strict=True)
+        return {name: metrics.mean_iou(s, r, p) for name, s, r, p in rows if s.any()}
+
+    @property
+    def absent_classes(self) -> int:
+        """Number of classes that nobody saw."""
+        return metrics.absent_classes(self.class_seen.sum((0, 1)))
+
+    @property
+    def worst_client(self) -> float:
+        """Accuracy of the client with the lowest accuracy."""
+        return float(np.nanmin(self.accuracy_by_client)) if self.seen.any() else float("nan")
+
+    @property
+    def major_by_client(self) -> list[float]:
+        """Accuracy of every client in the class it sees most often."""
+        return [float(v) for v in metrics.major_and_minor(self.class_seen.sum(0), self.class_right.sum(0))[0]]
+
+    @property
+    def minor_by_client(self) -> list[float]:
+        """Accuracy of every client in the class it sees least often, of those it sees."""
+        return [float(v) for v in metrics.major_and_minor(self.class_seen.sum(0), self.class_right.sum(0))[1]]
+
+    @property
+    def forgetting(self) -> float:
+        """Accuracy lost on earlier domains by the end; nan unless it was measured (see `retention`)."""
+        return metrics.forgetting(self.retained, self.retained_rounds, self.domain)
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error over 15 bins of confidence."""
+        return metrics.calibration_error(self.calibration)
+
+    @property
+    def mean_entropy(self) -> float:
+        """Mean entropy of the predictions, in nats."""
+        return _share((self.entropy * self.seen).sum(), self.seen.sum())
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run as plain values: the settings, then the numbers (None where nothing was seen)."""
+        what = "pixels" if self.dense else "images"
+        overlap: dict[str, Any] = {}
+        if self.dense:
+            overlap = {"miou": _known(self.miou), "dice": _known(self.dice), "miou_by_domain": self.miou_by_domain}
+        return {
+            **self.settings,
+            "rounds": int(self.seen.shape[0]),
+            what: int(self.seen.sum()),
+            **overlap,
+            "accuracy": self.accuracy,
+            **({"accuracy_honest": _known(self.accuracy_honest)} if self.settings.get("lying") else {}),
+            "accuracy_by_domain": self.accuracy_by_domain,
+            "accuracy_by_client": [_known(value) for value in self.accuracy_by_client],
+            "accuracy_by_slot": [_known(value) for value in self.accuracy_by_slot],
+            "mean_class_accuracy": _known(self.mean_class_accuracy),
+            "macro_f1": _known(self.macro_f1),
+            "class_accuracy": [_known(value) for value in self.class_accuracy],
+            "absent_classes": self.absent_classes,
+            "worst_client": _known(self.worst_client),
+            "major_by_client": [_known(value) for value in self.major_by_client],
+            "minor_by_client": [_known(value) for value in self.minor_by_client],
+            "calibration_error": _known(self.calibration_error),
+            "mean_entropy": _known(self.mean_entropy),
+            "forgetting": _known(self.forgetting),
+            "same_domain_weight": self.same_domain_weight,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "seconds": self.seconds,
+            "peak_memory_mb": self.peak_memory_mb,
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the record as one safetensors file, settings and numbers in its header."""
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        header = {"settings": dict(self.settings), "domains": self.domains} | {n: getattr(self, n) for n in _NUMBERS}
+        with whole(path) as part:
+            save_file(arrays, part, metadata={"record": json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        """Read what `save` wrote."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = json.loads(file.metadata()["record"])
+            fields: dict[str, Any] = {**header, **load_file(path), "domains": tuple(header["domains"])}
+            return cls(**fields)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is damaged or not a run record: delete it and run again") from error
+
+
+_ARRAYS = (
+    *("seen", "correct", "domain", "class_seen", "class_right", "class_predicted", "calibration", "entropy"),
+    *("collaboration", "collaboration_rounds", "retained", "retained_rounds", "pictures"),
+)
+_NUMBERS = ("same_domain_weight", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as JSON can hold it, which has no infinity: "inf" and "-inf" as text, null for what is not known.
+
+    >>> to_json({"delta": float("inf"), "accuracy": [0.5, float("nan")]})
+    {'delta': 'inf', 'accuracy': [0.5, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None if np.isnan(value) else str(float(value))
+    return value
+
+
+def _share(part: Any, whole_: Any) -> float:
+    return float(part) / float(whole_) if whole_ else float("nan")
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value

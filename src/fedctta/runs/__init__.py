@@ -1,0 +1,1 @@
+"""From words to a run: settings, building, one run, many runs side by side, progress."""

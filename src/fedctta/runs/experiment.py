@@ -1,0 +1,168 @@
+"""From a description to results: `run` plays experiments and returns a `Result`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from torch import nn
+
+import fedctta
+from fedctta import report
+from fedctta.adapters import Adapter, adapters
+from fedctta.aggregators import Aggregator, aggregators
+from fedctta.data.corrupted import Domains
+from fedctta.data.masked import MaskedDomains
+from fedctta.errors import UserError
+from fedctta.files import require_writable, whole
+from fedctta.registry import Registry, parameters_of
+from fedctta.results.records import Record, to_json
+from fedctta.runs.build import Builder
+from fedctta.runs.jobs import side_by_side
+from fedctta.runs.progress import RoundBar
+from fedctta.runs.settings import Experiment, expand, load_preset
+from fedctta.runs.trial import check, run_one
+from fedctta.sampling import Sampler, samplers
+from fedctta.streams import Schedule, schedules
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Result:
+    """The results of the runs: records with every count, as a table, as figures, as files."""
+
+    records: tuple[Record, ...]
+    title: str = "Federated continual test-time adaptation"
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def __iter__(self) -> Any:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return every run as plain values (what the JSON file holds)."""
+        return [record.summary() for record in self.records]
+
+    def table(self) -> report.Table:
+        """Return methods by streams: mean and spread over seeds, the paper's number beside ours."""
+        return report.results_table(self.records, self.published)
+
+    def plot(self) -> Figure:
+        """Return an overview figure: accuracy over time and by domain."""
+        return report.plot(self.records)
+
+    def write_report(self, folder: str | Path) -> Path:
+        """Write report.html, figures and tables; return the page's path."""
+        return report.write_report(self.records, Path(folder), self.published, self.title)
+
+    def write_json(self, file: str | Path) -> None:
+        """Write all summaries as JSON."""
+        content = {"fedctta": fedctta.__version__, "runs": to_json(self.summaries())}
+        with whole(Path(file)) as part:
+            part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def run(
+    preset: str | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    jobs: int = 1,
+    progress: bool = False,
+    console: Console | None = None,
+    **values: Any,
+) -> Result:
+    """Play every combination of the given values and return the results.
+
+    Values are those of `Experiment`; a list is a sweep. Methods are named or given as objects
+    (`aggregator=FedCTTA(ema=0.9)`); `model` may be any `nn.Module` with its weights, `dataset` your own
+    `Domains`. Parameters of methods are dotted: `run(**{"fedctta.temperature": [0.5, 1]})`; they replace those of an
+    object given with them, and an object's parameters replace a preset's. With `out`, finished runs are kept there and
+    `resume=True` continues where an interrupted call stopped; `jobs` runs are then played at once.
+    """
+    console = console or Console(stderr=True, quiet=not progress)
+    chosen = load_preset(preset) if preset else None
+    values, objects = _name_objects(values)
+    experiments = expand({**(chosen.values if chosen else {}), **values})
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        require_writable(folder / "runs")
+    records = []
+    builder = Builder(objects)
+    if len(experiments) > 1:
+        for experiment in experiments:
+            check(experiment, builder)
+    if jobs != 1:
+        _play_at_once(experiments, builder, folder, jobs, resume, console)
+        resume = True
+    with RoundBar(console, progress) as bar:
+        for k, experiment in enumerate(experiments):
+            label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
+            watch = partial(bar.watch, f"{label} seed {experiment.seed}")
+            records.append(run_one(experiment, builder, folder, resume, watch))
+    found = Result(tuple(records))
+    return found if chosen is None else Result(found.records, chosen.title, chosen.published)
+
+
+def _play_at_once(
+    experiments: Sequence[Experiment],
+    builder: Builder,
+    folder: Path | None,
+    jobs: int,
+    resume: bool,
+    console: Console,
+) -> None:
+    """Play all experiments into the folder, several at once."""
+    if folder is None or builder.objects:
+        raise UserError(
+            "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
+        )
+    done = partial(_tell, console, len(experiments), [])
+    for reason in side_by_side(experiments, folder, jobs, resume, done).values():
+        raise UserError(reason)
+
+
+def _tell(console: Console, count: int, done: list[str], experiment: Experiment, reason: str) -> None:
+    done.append(experiment.fingerprint)
+    name = f"{experiment.stream} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}"
+    console.print(f"[{len(done)}/{count}] {name}{': ' + reason if reason else ''}", style="dim", markup=False)
+
+
+def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Replace methods, models and data given as objects by names; return (plain values, objects by key)."""
+    plain, objects = dict(values), {}
+    registries: dict[str, tuple[Registry[Any], type[Any]]] = {
+        "adapter": (adapters, Adapter),
+        "aggregator": (aggregators, Aggregator),
+        "stream": (schedules, Schedule),
+        "samples": (samplers, Sampler),
+    }
+    for kind, (registry, base) in registries.items():
+        given = plain.get(kind)
+        options: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+        if not any(isinstance(option, base) for option in options):
+            continue
+        names = [option.name if isinstance(option, base) else option for option in options]
+        if len(set(names)) < len(names):
+            raise UserError(f"{kind} holds a method twice: sweep its parameters instead, as name.parameter=[a, b]")
+        plain[kind] = [option.name if isinstance(option, base) else option for option in options]
+        for option in options:
+            if isinstance(option, base):
+                if registry.classes().get(option.name) is not type(option):
+                    registry.register(type(option))
+                its = {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
+                plain = its | plain  # a dotted key replaces the object's value
+    for key, kinds in (("model", (nn.Module,)), ("dataset", (Domains, MaskedDomains))):
+        if isinstance(plain.get(key), kinds):
+            objects[key] = plain[key]
+            plain[key] = type(plain[key]).__name__.lower()
+    return plain, objects

@@ -1,0 +1,86 @@
+"""What an experiment asks for against liars and for privacy, put into a federation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fedctta.adapters import Adapter, adapters
+from fedctta.aggregators import Aggregator, aggregators
+from fedctta.aggregators.local import Local
+from fedctta.core.network import Network
+from fedctta.engine.rounds import Federation
+from fedctta.errors import UserError, either
+from fedctta.runs.settings import Experiment
+from fedctta.uploads.attacks import Liars, choose_liars
+from fedctta.uploads.privacy import Noise, noise_for
+from fedctta.uploads.robust import Robust
+from fedctta.uploads.stages import Stage
+from fedctta.uploads.traffic import on_the_wire, signals_of
+
+
+def guarded(federation: Federation, experiment: Experiment, rounds: int) -> tuple[Federation, dict[str, Any]]:
+    """Return the federation with robust mixing, liars, noise and the least batch, and what to note of them."""
+    noted: dict[str, Any] = {}
+    if experiment.batch < experiment.min_batch and federation.aggregator.communicates:
+        federation = replace(federation, aggregator=Local())
+        noted["quiet"] = f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
+    robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
+    robust.check(federation.aggregator, federation.adapter.measures)
+    noise: tuple[Stage, ...] = ()
+    liars: tuple[Stage, ...] = ()
+    if experiment.liars:
+        who = choose_liars(federation.server.clients, experiment.liars, experiment.seed)
+        liars, noted["lying"] = (Liars(who, experiment.lie, experiment.seed),), list(who)
+    if (experiment.noise, experiment.epsilon) != (None, None) and federation.aggregator.communicates:
+        chosen = choose_noise(experiment, federation)
+        noise = (chosen,)
+        noted["privacy"] = chosen.spent(experiment.delta, len(federation.aggregations(rounds)))
+    if not liars and not noise and robust.way == "none":
+        return federation, noted
+    if federation.graphs == "always":
+        raise UserError("lift=graph cannot replay rounds with robust, liars or noise: use lift=auto")
+    stages = (*noise, *liars, *federation.stages)
+    return replace(federation, graphs="never", stages=stages, robust=robust), noted
+
+
+def choose_noise(experiment: Experiment, federation: Federation) -> Noise:
+    """Return the noise asked for; refuse uploads that it would not cover."""
+    adapter, aggregator, network = federation.adapter, federation.aggregator, federation.network
+    if not _covers(network, adapter):
+        able = [name for name, usual in adapters.usual().items() if _covers(network, usual)]
+        raise UserError(
+            f"noise and epsilon cover the statistics of one batch only: use adapter={either(able)} (with default"
+            " parameters) or drop them"
+        )
+    shape = federation.server.shape
+    if signals := signals_of(network, adapter.init(network), aggregator, shape):
+        silent = [
+            name
+            for name, usual in aggregators.usual().items()
+            if _fits(network, adapter, usual) and not on_the_wire(network, adapter, usual, shape).signals
+        ]
+        raise UserError(
+            f"noise and epsilon do not cover the {' and '.join(signals)} that {aggregator.name} asks for: use an"
+            f" aggregator without signals, say {either(silent)}"
+        )
+    if experiment.noise is not None:
+        return Noise(experiment.noise)
+    assert experiment.epsilon is not None
+    return Noise(noise_for(experiment.epsilon, experiment.delta))
+
+
+def _covers(network: Network, adapter: Adapter) -> bool:
+    """Whether clients upload statistics of one batch and nothing else."""
+    return adapter.measures and adapter.init(network).own.keys() <= network.statistics.keys()
+
+
+def _fits(network: Network, adapter: Adapter, aggregator: Aggregator) -> bool:
+    """Whether a real server could aggregate what this adapter's clients own."""
+    if aggregator.upper_bound or not aggregator.communicates:
+        return False
+    try:
+        aggregator.check(network, adapter.init(network).own)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""Several experiments at once, each in its own process, which writes its record to a folder.
+
+One run leaves much of a machine idle: a GPU waits between the small kernels of a few clients, and threads of a CPU wait
+for each other at every layer. Processes share only the folder.
+
+On a CPU the processes divide the cores among them as threads, and torch splits large sums among threads: with another
+number of `jobs` the last digits of a run may differ. Runs with the same number of threads are equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from fedctta.errors import UserError
+from fedctta.files import exit_when_terminated
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import Experiment
+from fedctta.runs.trial import run_one
+
+STOPPED = "stopped"
+
+
+def side_by_side(
+    experiments: Sequence[Experiment],
+    folder: Path,
+    jobs: int,
+    resume: bool,
+    on_done: Callable[[Experiment, str], None] = lambda experiment, reason: None,
+) -> dict[str, str]:
+    """Play experiments, `jobs` at a time, into `folder`; return by fingerprint why those failed that did."""
+    if jobs < 1:
+        raise UserError(f"--jobs {jobs} must be at least 1")
+    failed: dict[str, str] = {}
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare, (threads,))
+    try:
+        futures = {pool.submit(_play, each, folder, resume): each for each in experiments}
+        for future in as_completed(futures):
+            reason = future.result()
+            if reason == STOPPED:
+                raise KeyboardInterrupt
+            if reason:
+                failed[futures[future].fingerprint] = reason
+            on_done(futures[future], reason)
+    except SystemExit:  # told to end (see `exit_when_terminated`), which nobody else tells the processes
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    except BrokenProcessPool:
+        raise UserError("a process of --jobs was ended from outside (out of memory?): use fewer --jobs") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return failed
+
+
+def _prepare(threads: int) -> None:
+    exit_when_terminated()
+    torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=1)
+def _workshop() -> Builder:
+    return Builder({})
+
+
+def _play(experiment: Experiment, folder: Path, resume: bool) -> str:
+    """Play one experiment and keep its record; return why that was not possible, or nothing."""
+    try:
+        run_one(experiment, _workshop(), folder, resume, lambda rounds: lambda t, tally: None)
+    except KeyboardInterrupt:
+        return STOPPED
+    except UserError as error:
+        return str(error)
+    except (RuntimeError, ValueError, ArithmeticError) as error:  # out of memory, a method's own mistake
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return ""

@@ -1,0 +1,41 @@
+"""The TOML files of the package: presets, and published tables and figures. Where they are, and their titles."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedctta.errors import UserError
+
+
+def presets() -> dict[str, Path]:
+    """Return the presets of the package by name."""
+    return _files("runs")
+
+
+def published() -> dict[str, Path]:
+    """Return the published tables and figures this package can reproduce, by name."""
+    return _files("papers")
+
+
+def titles(paths: Mapping[str, Path]) -> dict[str, str]:
+    """Return the titles of such files, by the same names; a file without one is called by its name."""
+    return {name: read_toml(path).get("title", path.stem) for name, path in paths.items()}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, or say in one line what is wrong with it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no preset file {path}: check the path") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read the preset {path}: {error}") from None
+
+
+def _files(package: str) -> dict[str, Path]:
+    folder = Path(str(files("fedctta").joinpath(package, "presets")))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}

@@ -1,0 +1,239 @@
+"""An experiment as a frozen description, and how words become one.
+
+A description is written as `key=value` words, keyword arguments or a TOML preset. Several values under one key are a
+sweep: every combination is one experiment. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from fedctta.adapters import adapters
+from fedctta.aggregators import aggregators
+from fedctta.errors import UserError, unknown
+from fedctta.keys import DEFAULTS, KEYS, LARGEST_SEED, LEAST_DELTA, LEAST_EPSILON, LIMITS, Keys
+from fedctta.registry import Registry, defaults, parameter_types, read, type_of
+from fedctta.runs.preset_files import presets, read_toml
+from fedctta.sampling import samplers
+from fedctta.streams import schedules
+from fedctta.uploads.robust import Robust
+
+ALONE = "local"
+"""The aggregator of experiments in which there is nothing to share."""
+
+
+@dataclass(frozen=True)
+class Experiment(Keys):
+    """One run, described by names and numbers.
+
+    `clients=None` takes the stream's number, `slots=None` as many as there are images for, up to the papers' 50.
+    Batches are predicted after adapting and after the server's answer, or with `predict=before` before both. A
+    share `stragglers` of uploads is 1 to `delay` rounds late and has the weight decay^age, or none with `stale=refuse`.
+    `robust` is how the server protects its mixing (with `cap`, `clip` and `trim`); `liars` clients tell a `lie`.
+    `noise`, or the noise for `epsilon` and `delta`, is added to uploaded statistics; clients with batches below
+    `min_batch` upload nothing. With `retention`, this number of images of every domain met is predicted again whenever
+    a domain is left for the last time (forgetting). `engine` plays the rounds: ours, or Flower's simulation, which is
+    slower and gives the same. `layout` and `size` are for folders of images and masks (dataset=masked).
+    `parameters` holds the methods' own, by method and parameter name.
+    """
+
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            if isinstance(value, float) and not isfinite(value):
+                raise UserError(f"{key}={value} must be finite")
+        for key, (least, most) in LIMITS.items():
+            value = getattr(self, key)
+            if value is None:
+                continue
+            if most is not None and not least <= value <= most:
+                raise UserError(f"{key}={value} must lie between {least} and {most}")
+            if value < least:
+                raise UserError(f"{key}={value} must {f'be at least {least}' if least else 'not be negative'}")
+        Robust(self.robust, self.cap, self.clip, self.trim)  # says what is wrong with them
+        if self.epsilon is not None and not self.epsilon >= LEAST_EPSILON:
+            raise UserError(
+                f"epsilon={self.epsilon} must be at least {LEAST_EPSILON}, say 8; leave it out for no noise"
+            )
+        if not LEAST_DELTA <= self.delta < 1:
+            raise UserError(f"delta={self.delta} must lie between 0 and 1, well below 1 / images, say 1e-5")
+        if self.epsilon is not None and self.noise is not None:
+            raise UserError("epsilon and noise say the same thing twice: give one of them")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UserError(f"seed={self.seed} must be between 0 and {LARGEST_SEED}")
+
+    def method(self, registry: Registry[Any], name: str) -> Any:
+        """Make the named method with the parameters given for it."""
+        return registry.create(name, self.parameters.get(name))
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of the description: of what differs from the defaults, so that a new key changes no old hash."""
+        plain = asdict(Experiment())
+        told = {key: value for key, value in asdict(self).items() if value != plain[key]}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+
+_REGISTRIES: dict[str, Registry[Any]] = {
+    "adapter": adapters,
+    "aggregator": aggregators,
+    "stream": schedules,
+    "samples": samplers,
+}
+
+
+def parse_words(words: Iterable[str]) -> dict[str, list[str]]:
+    """Split `key=a,b` words into {"key": ["a", "b"]}.
+
+    >>> parse_words(["seed=0,1", "fedctta.temperature=0.5"])
+    {'seed': ['0', '1'], 'fedctta.temperature': ['0.5']}
+    """
+    values: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        options = [part.strip() for part in text.split(",") if part.strip()]
+        if not equals or not key or not options:
+            raise UserError(f"cannot read {word!r}: write key=value, for example seed=0,1,2")
+        if key in values:
+            raise UserError(f"{key} is given twice: write {key}={','.join([*values[key], text])} to run both")
+        values[key] = options
+    return values
+
+
+def parse_single(words: Iterable[str], what: str) -> dict[str, str]:
+    """Split `key=value` words where `what` takes one value per key.
+
+    >>> parse_single(["epochs=2", "corruptions=fog+snow"], "a training")
+    {'epochs': '2', 'corruptions': 'fog+snow'}
+    """
+    values = parse_words(words)
+    for key, options in values.items():
+        if len(options) > 1:
+            raise UserError(f"{key} has {len(options)} values and {what} takes one: give one (names are joined by +)")
+    return {key: options[0] for key, options in values.items()}
+
+
+def expand(values: Mapping[str, Any]) -> list[Experiment]:
+    """Return every combination of the values; a key holds one value or a list of them.
+
+    Combinations that differ only in what cannot matter (a parameter of a method not in the run, an aggregator where
+    nothing is adapted, `predict` where it changes nothing) are one experiment.
+    """
+    methods = _methods()
+    choices: dict[str, list[Any]] = {}
+    for key, value in values.items():
+        options = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not options:
+            raise UserError(f"{key} is an empty list: give it a value, or drop the key")
+        choices[key] = [_read_option(key, option, methods) for option in options]
+    experiments: dict[str, Experiment] = {}
+    used: set[str] = set()
+    for combination in itertools.product(*choices.values()):
+        experiment, its_keys = _assemble(dict(zip(choices, combination, strict=True)))
+        used |= its_keys
+        experiments.setdefault(experiment.fingerprint, experiment)
+    for key in choices:
+        if "." in key and key not in used:
+            name = key.partition(".")[0]
+            raise UserError(f"{key} has no effect: {methods[name]} {name} is in none of the runs; drop the key")
+    if "before" in choices.get("predict", ()) and "predict" not in used:
+        raise UserError("predict=before has no effect: these runs predict the same before and after adapting; drop it")
+    return list(experiments.values())
+
+
+def single(values: Mapping[str, Any]) -> Experiment:
+    """Return the one experiment of single values; parameters of methods that are not in it have no effect."""
+    methods = _methods()
+    return _assemble({key: _read_option(key, value, methods) for key, value in values.items()})[0]
+
+
+def _methods() -> dict[str, str]:
+    return {name: kind for kind, registry in _REGISTRIES.items() for name in registry.classes()}
+
+
+def _read_option(key: str, option: Any, methods: Mapping[str, str]) -> Any:
+    if key in KEYS:
+        return read(option, KEYS[key], key)
+    name, dot, parameter = key.partition(".")
+    if not dot:
+        raise unknown("key", key, KEYS)
+    if name not in methods:
+        raise unknown("method", name, methods)
+    hints = parameter_types(_REGISTRIES[methods[name]].classes()[name])
+    return read(option, type_of(name, parameter, hints), key)
+
+
+def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
+    plain = {key: value for key, value in values.items() if "." not in key}
+    for kind, registry in _REGISTRIES.items():
+        name = plain.get(kind, DEFAULTS[kind])
+        if name not in registry.classes():
+            raise unknown(kind, name, registry.classes())
+    if not adapters.classes()[plain.get("adapter", DEFAULTS["adapter"])].adapts:
+        plain["aggregator"] = ALONE  # nothing is adapted, so there is nothing to aggregate
+    present = {plain.get(kind, DEFAULTS[kind]): registry for kind, registry in _REGISTRIES.items()}
+    usual = {name: defaults(registry.classes()[name]) for name, registry in present.items()}
+    parameters: dict[str, dict[str, Any]] = {}
+    used = set()
+    for key, value in values.items():
+        name, dot, parameter = key.partition(".")
+        if dot and name in present:
+            used.add(key)
+            if value != usual[name].get(parameter, MISSING):  # said or not, it is the same experiment
+                parameters.setdefault(name, {})[parameter] = value
+    experiment = Experiment(**plain, parameters=parameters)
+    if experiment.predict == "before":
+        communicates = aggregators.classes()[experiment.aggregator].communicates
+        if experiment.method(adapters, experiment.adapter).predicts_alike(communicates):
+            experiment = replace(experiment, predict="after")  # the same experiment
+        else:
+            used.add("predict")
+    return experiment, used
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named set of experiments, with the numbers a paper printed for them (percent, by label and column)."""
+
+    title: str
+    values: Mapping[str, Any]
+    published: Mapping[str, Mapping[str, float]]
+
+
+def load_preset(name: str) -> Preset:
+    """Read a preset by name, or from a TOML file of the user's."""
+    known = presets()
+    path = Path(name) if name.endswith(".toml") else known.get(name)
+    if path is None:
+        raise unknown("preset", name, known)
+    content = read_toml(path)
+    allowed = {"title", "run", "published"}
+    for key in content:
+        if key not in allowed:
+            raise unknown(f"table in {path.name}", key, allowed)
+        if key != "title" and not isinstance(content[key], dict):
+            raise UserError(f"{path}: {key} must be a table: write [{key}] and its values below")
+    return Preset(content.get("title", path.stem), dotted(content.get("run", {})), content.get("published", {}))
+
+
+def dotted(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a method's table of parameters as dotted keys.
+
+    >>> dotted({"seed": 0, "fedctta": {"temperature": 0.5}})
+    {'seed': 0, 'fedctta.temperature': 0.5}
+    """
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            values |= {f"{key}.{parameter}": v for parameter, v in value.items()}
+        else:
+            values[key] = value
+    return values

@@ -1,0 +1,159 @@
+"""One experiment, from its description to its record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedctta
+from fedctta.core.model_code import hash_code
+from fedctta.data.masked import MaskedDomains
+from fedctta.engine.retention import Retention
+from fedctta.engine.rounds import Federation
+from fedctta.engine.simulation import simulate
+from fedctta.engine.tally import Tally
+from fedctta.errors import NotFinite, UserError
+from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
+from fedctta.registry import defaults, import_object, parameters_of
+from fedctta.results.records import Record
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import Experiment
+from fedctta.streams import Stream
+
+FLOWER = "fedctta.fleet.simulation.engine"  # an extra, which imports this folder: loaded by name when it is asked for
+
+# settings whose values can make numbers overflow
+_SPOILS = ("precision", "robust", "cap", "clip", "trim", "liars", "lie", "noise", "epsilon", "decay")
+
+
+def run_one(
+    experiment: Experiment,
+    builder: Builder,
+    folder: Path | None,
+    resume: bool,
+    watch: Callable[[int], Callable[[int, Tally], None]],
+) -> Record:
+    """Play one experiment; save checkpoints while it runs, and its record when it is done."""
+    device = choose_device(experiment.device)
+    federation, stream, settings = builder.build(experiment, device)
+    place = checkpoint = None
+    identity = ""
+    if folder is not None:
+        identity = _identity(experiment, builder, federation, stream)
+        place = _place(experiment, identity, folder)
+        checkpoint = place.with_suffix(".checkpoint")
+        if resume and place.exists():
+            return Record.load(place)
+        if not resume:
+            checkpoint.unlink(missing_ok=True)
+    reset_peak_memory(device)
+    retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
+    with enough_memory(), arithmetic(experiment.precision), saying_what_is_unusual(experiment, federation):
+        if experiment.engine == "flower":
+            simulate_on_flower = import_object(FLOWER, "simulate_on_flower")
+            tally = simulate_on_flower(experiment, stream, bool(builder.objects), watch(len(stream)))
+        else:
+            tally = simulate(
+                federation,
+                stream,
+                checkpoint=checkpoint,
+                fingerprint=identity,
+                on_round=watch(len(stream)),
+                retention=retention,
+            )
+    if tally.replayed:
+        settings["lift"] += f", {tally.replayed} of {len(stream)} rounds as a CUDA graph"
+    record = _record(settings, stream, tally, peak_memory_mb(device))
+    if retention is not None:
+        record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
+    if stream.data.dense:
+        record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
+    if place is not None and checkpoint is not None:
+        record.save(place)
+        checkpoint.unlink(missing_ok=True)
+    return record
+
+
+@contextmanager
+def saying_what_is_unusual(experiment: Experiment, federation: Federation) -> Iterator[None]:
+    """Add possible reasons to the error that predictions are not finite: values that differ from the defaults."""
+    try:
+        yield
+    except NotFinite as error:
+        usual = defaults(Experiment)
+        changed = {key: getattr(experiment, key) for key in _SPOILS if getattr(experiment, key) != usual[key]}
+        for method in (federation.adapter, federation.aggregator):
+            known, own = defaults(type(method)), parameters_of(method)
+            changed |= {f"{method.name}.{key}": value for key, value in own.items() if value != known.get(key)}
+        words = ", ".join(f"{key}={value}" for key, value in changed.items())
+        first = f"take {words} nearer to the defaults, or " if words else ""
+        raise UserError(f"{error}: {first}check the model and its weights") from error
+
+
+def check(experiment: Experiment, builder: Builder) -> None:
+    """Refuse what `run_one` would refuse, without playing: a sweep then fails before its first run."""
+    stream = builder.check(experiment, choose_device(experiment.device))
+    if experiment.engine == "flower":
+        import_object(FLOWER, "check")(experiment, stream, bool(builder.objects))
+
+
+def kept(experiment: Experiment, builder: Builder, folder: Path) -> Record | None:
+    """Return the record of an experiment played before, if the folder has it."""
+    federation, stream, _ = builder.build(experiment, choose_device(experiment.device))
+    place = _place(experiment, _identity(experiment, builder, federation, stream), folder)
+    return Record.load(place) if place.exists() else None
+
+
+def _place(experiment: Experiment, identity: str, folder: Path) -> Path:
+    name = f"{experiment.stream}-{experiment.adapter}-{experiment.aggregator}-seed{experiment.seed}-{identity}"
+    return folder / "runs" / f"{name}.safetensors"
+
+
+def _identity(experiment: Experiment, builder: Builder, federation: Federation, stream: Stream) -> str:
+    """A short hash of all that decides the numbers: version, description, model, schedule, samples, images, labels.
+
+    It includes the files that the adapter reads.
+    """
+    digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
+    data, network = stream.data, federation.network
+    labels = data.labels.values() if isinstance(data, MaskedDomains) else (data.labels,)
+    for array in (stream.domain, stream.samples, *labels):
+        digest.update(np.ascontiguousarray(array).data)
+    digest.update(builder.hash_images(data))
+    digest.update(hash_code(network.module, experiment.model))
+    for tensor in network.state.values():
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    for path in federation.adapter.reads(network):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float) -> Record:
+    matrices, rounds = tally.matrices.cpu().numpy(), tally.kept_rounds
+    if not len(rounds):  # nobody collaborates: the identity, once
+        matrices, rounds = np.eye(stream.clients, dtype=np.float32)[None], np.zeros(1, np.int64)
+    return Record(
+        settings=settings,
+        domains=stream.data.names,
+        seen=tally.seen(),
+        correct=tally.correct.cpu().numpy(),
+        domain=stream.domain,
+        class_seen=stream.class_counts(),
+        class_right=tally.right.cpu().numpy(),
+        class_predicted=tally.predicted.cpu().numpy(),
+        calibration=tally.calibration.cpu().numpy(),
+        entropy=tally.entropy.cpu().numpy(),
+        collaboration=matrices,
+        collaboration_rounds=rounds,
+        same_domain_weight=tally.same_domain_weight(),
+        bytes_up=int(tally.bytes[0]),
+        bytes_down=int(tally.bytes[1]),
+        seconds=float(tally.seconds),
+        peak_memory_mb=peak,
+    )

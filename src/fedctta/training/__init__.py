@@ -1,0 +1,1 @@
+"""Source models and what methods learn beforehand: the only place that trains on labels."""

@@ -1,0 +1,1 @@
+"""What happens to an upload between a client and the server's method: one stage per file."""

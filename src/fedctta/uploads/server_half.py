@@ -1,0 +1,50 @@
+"""The server's half of a round as one pure function, the same in a simulation and in a fleet.
+
+    W = limit(restrict(collaborate(uploads), receive, trust))        models = step(mix(W, contribute(uploads)))
+
+The uploads have passed all stages (see `stages`) except robustness, which comes first here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedctta.aggregators import Aggregator, Mixing, Server, restrict
+from fedctta.core.network import Tensors
+from fedctta.core.tensors import choose_rows
+from fedctta.machine import exact
+from fedctta.uploads.robust import Robust
+from fedctta.uploads.stages import Transit
+
+
+class Served(NamedTuple):
+    """The clients' models after the round, the server's memory, W, and which clients receive."""
+
+    received: Tensors
+    memory: Tensors
+    mixing: Mixing
+    receive: Tensor
+
+
+def serve(
+    server: Server, aggregator: Aggregator, robust: Robust, transit: Transit, held: Tensors, memory: Tensors
+) -> Served:
+    """Aggregate the uploads; clients that do not receive keep their rows of `held`."""
+    transit = robust.handle(server, transit)
+    uploads, receive = transit.uploads, transit.receive
+    before = memory
+    with exact():
+        mixing, memory = aggregator.collaborate(server, uploads, memory)
+        mixing = robust.limit(restrict(mixing, receive, uploads.trust))
+        give = partial(aggregator.contribute, active=uploads.active, memory=memory)
+        given = give(uploads.own)
+        mixed = robust.mix(mixing, given, given if transit.sent is None else give(transit.sent))
+        received, memory = aggregator.step(server, uploads, mixed, receive, memory)
+    if uploads.trust is not None and not uploads.active.any():  # nothing has arrived: the memory stays
+        memory = before
+    if receive is not transit.active:  # rows of clients that do not receive may hold older uploads
+        received = {name: choose_rows(receive, new, held[name]) for name, new in received.items()}
+    return Served(received, memory, mixing, receive)

@@ -1,0 +1,87 @@
+"""What a batch looks like, by hand, and that it tells corruptions apart."""
+
+from __future__ import annotations
+
+from math import log, sqrt
+
+import pytest
+import torch
+
+from fedctta.aggregators.kin.appearance import ALONE, GREY, NUMBERS, appearance, of_batch, waves
+
+
+def images(count=6, side=16, seed=0):
+    """Smooth colour images with one edge each."""
+    generator = torch.Generator().manual_seed(seed)
+    ramp = torch.linspace(0, 1, side)
+    slope = torch.rand(count, 3, 2, generator=generator) * 0.5
+    smooth = slope[..., :1, None] * ramp[:, None] + slope[..., 1:, None] * ramp
+    return 0.1 + smooth * torch.where(ramp > 0.5, 1.2, 0.8)
+
+
+def test_waves_by_hand():
+    a, b, c = waves(torch.tensor([1.0, 2.0, 4.0]), 0).squeeze(1).tolist()
+    assert a == pytest.approx(7 / sqrt(3))
+    assert b == pytest.approx(-3 / sqrt(2))
+    assert c == pytest.approx(1 / sqrt(6))
+
+
+def test_waves_keep_length_and_norm():
+    t = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
+    turned = waves(t, 1)
+    assert turned.shape == (2, 3, 1)
+    torch.testing.assert_close(turned.square().sum((1, 2)), t.square().sum(1))
+
+
+def test_a_flat_image_has_no_power_at_any_frequency():
+    looks = appearance(torch.full((1, 3, 8, 8), 0.5)).squeeze(0)
+    grey = log(GREY**2)
+    expected = torch.zeros(NUMBERS)
+    expected[0], expected[9] = 3 * grey, grey  # the table is constant: (k_00)_uv = 1/3, nine times
+    torch.testing.assert_close(looks, expected, atol=1e-3, rtol=0)
+
+
+def test_stripes_have_the_power_of_their_frequency():
+    """Columns 0 1 0 1: k_02 answers (1 -2 1)/sqrt 6 times 3/sqrt 3, all others but k_00 nothing inside."""
+    image = (torch.arange(64) % 2).float().expand(1, 1, 64, 64)
+    table = appearance(image)[0, :9]
+    rows = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    logs = (rows.T @ table.view(3, 3) @ rows).exp()  # undo the second use of the rows
+    assert logs[0, 2].item() == pytest.approx((2 / sqrt(6) * sqrt(3)) ** 2, rel=0.05)  # edges
+    assert logs[0, 0].item() == pytest.approx((0.5 / sqrt(3) * sqrt(3)) ** 2, rel=0.05)  # +-1/2 about its mean, times 1
+    assert logs[1:].max().item() < 0.01
+
+
+def test_turning_colours_to_grey_changes_the_last_number_only():
+    x = images()
+    colour, grey = appearance(x), appearance(x.mean(1, keepdim=True).expand_as(x))
+    torch.testing.assert_close(colour[:, :9], grey[:, :9], atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(grey[:, 9], torch.full((len(x),), log(GREY**2)))
+    assert (colour[:, 9] > grey[:, 9]).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 1, 2, 5), (3, 4, 32, 16)])
+def test_images_of_any_size_and_number_of_channels(shape):
+    looks = appearance(torch.rand(shape, generator=torch.Generator().manual_seed(0)))
+    assert looks.shape == (shape[0], NUMBERS)
+    assert looks.isfinite().all()
+
+
+def test_noise_and_blur_move_a_batch_far_beyond_its_own_error():
+    x = images(10)
+    mean, variance = of_batch(x)
+    noisy = (x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))).clamp(0, 1)
+    for changed in (noisy, torch.nn.functional.avg_pool2d(x, 5, 1, 2), x.clamp(0.2, 0.3)):
+        other, _ = of_batch(changed)
+        assert ((other - mean).square() / (variance / len(x) + 1e-4)).max() > 100
+    half, _ = of_batch(x[:5])
+    assert ((half - mean).square() / (variance / 5 + 1e-4)).mean() < 3
+
+
+def test_a_batch_is_the_mean_and_variance_over_images():
+    x = images(4)
+    looks, (mean, variance) = appearance(x), of_batch(x)
+    torch.testing.assert_close(mean, looks.mean(0))
+    torch.testing.assert_close(variance, looks.var(0))
+    assert of_batch(x[:1])[1].tolist() == [ALONE] * NUMBERS

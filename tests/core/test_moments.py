@@ -1,0 +1,39 @@
+"""Moments and their gradient against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedctta.core.moments import moments
+
+OVER = [(0, 2, 3), (2, 3), (0,)]
+
+
+@pytest.mark.parametrize("over", OVER)
+def test_mean_variance_and_gradient_are_torchs(over):
+    x = torch.randn(4, 3, 5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def ours(x):
+        mean, var = moments(x, over)
+        return (mean.sin() * var.cos()).sum()
+
+    def theirs(x):
+        var, mean = torch.var_mean(x, dim=over, correction=0)
+        return (mean.sin() * var.cos()).sum()
+
+    torch.testing.assert_close(torch.func.grad_and_value(ours)(x), torch.func.grad_and_value(theirs)(x))
+    many = torch.stack([x, 2 * x])
+    each = torch.stack([torch.func.grad(theirs)(part) for part in many])
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(ours))(many), each)
+
+
+@pytest.mark.parametrize("over", OVER)
+def test_short_numbers_are_summed_in_full(over):
+    x = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with torch.no_grad():
+        mean, var = moments(x, over)
+    expected_var, expected_mean = torch.var_mean(x.double(), dim=over, correction=0)
+    assert mean.dtype == var.dtype == torch.float32
+    torch.testing.assert_close(mean.double(), expected_mean, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(var.double(), expected_var, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,286 @@
+"""A model as a pure function, checked against torch's own modules."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fedctta.adapters import adapters
+from fedctta.adapters.common.balanced import balanced, source_buffers
+from fedctta.core.network import Network, batch_statistics, refreshed, stored, training
+from fedctta.errors import UserError
+from fedctta.uploads.privacy import Noise
+
+
+def images(count=6, side=8, seed=1):
+    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def test_stored_statistics_give_what_eval_mode_gives(tiny_module):
+    x = images()
+    torch.testing.assert_close(Network(tiny_module)({}, x, stored).logits, tiny_module(x))
+
+
+def test_batch_statistics_give_what_train_mode_gives(tiny_module):
+    x, network = images(), Network(tiny_module)
+    expected = tiny_module.train()(x)
+    output = network({}, x, training(0.1))
+    torch.testing.assert_close(output.logits, expected)
+    torch.testing.assert_close(output.statistics["1.running_mean"], tiny_module[1].running_mean)
+    torch.testing.assert_close(output.statistics["1.running_var"], tiny_module[1].running_var)
+    torch.testing.assert_close(network({}, x, refreshed(1.0)).logits, expected)
+
+
+def test_momentum_blends_old_and_batch_by_hand(tiny_module):
+    x = images()
+    conv, norm = tiny_module[0], tiny_module[1]
+    hidden = conv(x)
+    mean = 0.7 * norm.running_mean + 0.3 * hidden.mean((0, 2, 3))
+    var = 0.7 * norm.running_var + 0.3 * hidden.var((0, 2, 3), correction=0)
+    kept = Network(tiny_module)({}, x, refreshed(0.3)).statistics
+    torch.testing.assert_close(kept["1.running_mean"], mean)
+    torch.testing.assert_close(kept["1.running_var"], var)
+
+
+def test_own_tensors_are_laid_over_the_source(tiny_module):
+    x, network = images(), Network(tiny_module)
+    own = {"5.bias": torch.tensor([10.0, 0.0, 0.0])}
+    shifted = network(own, x).logits - network({}, x).logits
+    torch.testing.assert_close(shifted, (own["5.bias"] - tiny_module[5].bias).expand_as(shifted))
+
+
+def test_a_pass_changes_neither_the_network_nor_the_users_module(tiny_module):
+    before = {name: tensor.clone() for name, tensor in tiny_module.state_dict().items()}
+    network = Network(tiny_module)
+    source = {name: tensor.clone() for name, tensor in network.state.items()}
+    network({}, images(), training(0.5))
+    for name, tensor in tiny_module.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+    for name, tensor in network.state.items():
+        torch.testing.assert_close(tensor, source[name], rtol=0, atol=0)
+    assert isinstance(tiny_module[1], nn.BatchNorm2d)
+
+
+def test_features_are_the_input_of_the_last_linear_layer(tiny_module):
+    x = images()
+    output = Network(tiny_module)({}, x)
+    torch.testing.assert_close(output.features @ tiny_module[5].weight.T + tiny_module[5].bias, output.logits)
+
+
+def test_one_dimensional_norms_and_norms_without_affine_work():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 3)).eval()
+    x = torch.rand(4, 3, 2, 2)
+    torch.testing.assert_close(Network(module)({}, x).logits, module(x))
+
+
+def test_a_model_that_is_itself_a_norm_works():
+    norm = nn.BatchNorm2d(3).eval()
+    x = images()
+    torch.testing.assert_close(Network(norm)({}, x).logits, norm(x))
+
+
+def test_statistics_are_the_biased_ones():
+    x = images()
+    torch.testing.assert_close(batch_statistics(x).var, x.var((0, 2, 3), correction=0))
+
+
+def test_norms_that_cannot_be_taken_over_are_refused():
+    class Odd(nn.BatchNorm2d):
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    with pytest.raises(UserError, match="changes BatchNorm's forward"):
+        Network(nn.Sequential(Odd(3)))
+    with pytest.raises(UserError, match="track_running_stats"):
+        Network(nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)))
+
+
+def test_a_model_without_norms_or_linear_says_so():
+    network = Network(nn.Sequential(nn.Conv2d(3, 3, 8), nn.Flatten()))
+    assert not network.has_features
+    with pytest.raises(UserError, match="'bn' needs BatchNorm"):
+        adapters.create("bn").check(network, 4)
+
+
+def scattered(module):
+    """Give a module's parameters and statistics values of their own."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    return module.eval()
+
+
+OTHER_NORMS = {
+    "group": lambda: nn.GroupNorm(2, 6),
+    "group, no affine": lambda: nn.GroupNorm(3, 6, affine=False),
+    "one group": lambda: nn.GroupNorm(1, 6),
+    "layer": lambda: nn.LayerNorm([6, 5, 5]),
+    "instance": lambda: nn.InstanceNorm2d(6, affine=True),
+    "instance, stored": lambda: nn.InstanceNorm2d(6, track_running_stats=True),
+    "rms": lambda: nn.RMSNorm([6, 5, 5]),
+    "response": lambda: nn.LocalResponseNorm(3),
+}
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("kind", OTHER_NORMS)
+def test_other_norms_give_what_torch_gives_vmapped_too(kind, order):
+    module = scattered(nn.Sequential(OTHER_NORMS[kind]()))
+    network, parameters = Network(module), dict(module.named_parameters())
+    x = torch.randn(3 * 4, 6, 5, 5, generator=torch.Generator().manual_seed(2))
+    x = x.contiguous(memory_format=order).view(3, 4, 6, 5, 5)
+    target = torch.randn(4, 6, 5, 5, generator=torch.Generator().manual_seed(3))
+
+    def loss(own, x):
+        return (network(own, x).logits * target).sum()
+
+    def plainly(own, x):
+        return (torch.func.functional_call(module, own, (x,)) * target).sum()
+
+    def both(of, x):
+        return torch.func.grad_and_value(of, argnums=(0, 1))(parameters, x)
+
+    lifted = torch.func.vmap(lambda x: both(loss, x))(x)
+    alone = [both(plainly, one.contiguous()) for one in x]
+    for i, ((of_own, of_x), value) in enumerate(alone):
+        torch.testing.assert_close(lifted[1][i], value, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(lifted[0][1][i], of_x, atol=1e-5, rtol=1e-4)
+        for name, gradient in of_own.items():
+            torch.testing.assert_close(lifted[0][0][name][i], gradient, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 7), (4, 6, 3, 4, 5)])
+def test_group_norm_takes_inputs_of_any_number_of_axes(shape):
+    norm, x = scattered(nn.GroupNorm(2, 6)), torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(Network(norm)({}, x).logits, norm(x))
+
+
+class Volumes(nn.Module):
+    """Sees an image as a volume of two slices."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv3d(3, 4, 3, padding=1), nn.BatchNorm3d(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.conv(torch.stack([x, x.flip(-1)], 2)))).mean((2, 3, 4)))
+
+
+def test_kernels_of_five_axes_work_beside_those_of_four():
+    module = scattered(nn.Sequential(nn.Conv2d(3, 3, 3), Volumes()))
+    x, network = images(), Network(module)
+    torch.testing.assert_close(network({}, x).logits, module(x))
+    assert network.state["1.conv.weight"].is_contiguous()
+    pointwise, plain = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 3)
+    for kernel in (pointwise, plain):
+        strides = copy.deepcopy(kernel).to(memory_format=torch.channels_last).weight.stride()
+        assert Network(nn.Sequential(kernel)).state["0.weight"].stride() == strides
+
+
+class TwoNames(nn.Module):
+    """Has one norm under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = nn.BatchNorm2d(3)
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.other(torch.relu(self.one(x)) + x).mean((2, 3)))
+
+
+class Twice(nn.Module):
+    """Calls one norm twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm2d(3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(torch.relu(self.norm(x)) + x).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TwoNames, "one"), (Twice, "norm")])
+def test_a_norm_called_twice_normalises_each_call_and_keeps_the_mean_of_both(kind, name):
+    module, x = scattered(kind()), images()
+    network = Network(module)
+    norm = getattr(module, name)
+    assert network.norms == (name,)
+    torch.testing.assert_close(network({}, x).logits, module(x))
+
+    seen = []
+    norm.register_forward_pre_hook(lambda layer, inputs: seen.append(batch_statistics(inputs[0])))
+    old, expected = {n: t.clone() for n, t in norm.state_dict().items()}, module.train()(x)
+    for rule, share in ((refreshed(), 1.0), (training(0.3), 0.3)):
+        output = network({}, x, rule)
+        torch.testing.assert_close(output.logits, expected)
+        mean = (1 - share) * old["running_mean"] + share * (seen[0].mean + seen[1].mean) / 2
+        torch.testing.assert_close(output.statistics[f"{name}.running_mean"], mean)
+    var = (seen[0].var + seen[1].var) / 2
+    torch.testing.assert_close(network({}, x, refreshed()).statistics[f"{name}.running_var"], var)
+
+    kept = network({}, x, refreshed()).statistics
+    norm.load_state_dict({**old, "running_mean": kept[f"{name}.running_mean"], "running_var": var})
+    torch.testing.assert_close(network(kept, x).logits, module.eval()(x))
+
+
+@pytest.mark.parametrize("kind", [TwoNames, Twice])
+def test_methods_that_count_a_layer_once_refuse_one_called_twice(kind):
+    network, x = Network(scattered(kind())), images(4)
+    labels = torch.eye(3)[[0, 1, 2, 0]]
+    with pytest.raises(UserError, match="called twice"):
+        network({}, x, balanced(source_buffers(network, 3), {}, labels, 0.1))
+    with pytest.raises(UserError, match="called twice"):
+        Noise(1.0).release(network, torch.tensor(0), x)
+
+
+def test_scales_that_two_norms_share_are_named_once():
+    one, other = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    other.weight = one.weight
+    module = scattered(nn.Sequential(one, other))
+    network, x = Network(module), torch.rand(4, 3)
+    assert network.affine == ("0.weight", "0.bias", "1.bias")
+    with torch.no_grad():
+        one.weight *= 2
+    torch.testing.assert_close(network({"0.weight": one.weight}, x).logits, module(x))
+
+
+class Spare(nn.Sequential):
+    """Has a norm that it does not call, as auxiliary heads are not called outside training."""
+
+    def __init__(self):
+        super().__init__(nn.BatchNorm1d(3))
+        self.spare = nn.BatchNorm1d(2)
+
+    def forward(self, x):
+        return self[0](x)
+
+
+def test_a_norm_that_is_not_called_keeps_its_statistics():
+    network = Network(scattered(Spare()))
+    own = {**network.statistics, "spare.running_mean": torch.tensor([5.0, 6.0])}
+    kept = network(own, torch.rand(4, 3), refreshed()).statistics
+    assert kept.keys() == network.statistics.keys()
+    assert kept["spare.running_mean"].tolist() == [5, 6]
+
+
+def test_statistics_of_short_numbers_are_summed_in_full():
+    x = (3 + torch.randn(64, 5, 9, 9, generator=torch.Generator().manual_seed(0))).bfloat16()
+    short, full = batch_statistics(x), batch_statistics(x.float())
+    assert short.mean.dtype == short.var.dtype == torch.float32
+    torch.testing.assert_close(short, full, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.gpu
+def test_short_passes_give_nearly_the_same(tiny_module):
+    x = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
+    full, short = (Network(tiny_module, "cuda", bf16=short)({}, x, refreshed()) for short in (False, True))
+    assert short.logits.dtype == short.features.dtype == torch.float32
+    assert not torch.equal(short.logits, full.logits)
+    torch.testing.assert_close(short.logits, full.logits, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(short.statistics, full.statistics, atol=0.02, rtol=0.02)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedctta.errors import UserError
+from fedctta.fleet.device import predictions
+from fedctta.fleet.device.predictions import cut_torn_line, open_predictions
+from fedctta.fleet.device.sources import Done
+
+
+def rows(first, count=3, batch=0):
+    return [
+        {"id": f"é{n}", "class": n % 3, "name": None, "confidence": 0.5, "batch": batch, "time": 1.0}
+        for n in range(first, first + count)
+    ]
+
+
+def test_lines_are_appended_and_remembered(tmp_path):
+    path = tmp_path / "p.jsonl"
+    with open_predictions(path) as out:
+        assert out.done() == Done(frozenset(), 0)
+        out.append(rows(0))
+        assert len(path.read_text().splitlines()) == 3  # at once, and not when it is closed
+    with open_predictions(path) as out:
+        assert out.done() == Done({"é0", "é1", "é2"}, 3, 1)
+        out.append(rows(3, 1, 1))
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["é0", "é1", "é2", "é3"]
+
+
+@given(st.lists(st.integers(0, 9000), max_size=4), st.integers(0, 9000))
+def test_what_follows_the_last_line_end_is_cut(tmp_path_factory, lengths, torn):
+    path = tmp_path_factory.mktemp("torn") / "p.jsonl"
+    whole = b"".join(b"x" * length + b"\n" for length in lengths)
+    path.write_bytes(whole + b"y" * torn)
+    cut_torn_line(path)
+    assert path.read_bytes() == whole
+
+
+def test_file_names_that_are_no_text_survive(tmp_path):
+    with open_predictions(tmp_path / "p.jsonl") as out:
+        out.append([{"id": "bad\udcff.png", "batch": 0}])
+        assert out.done().ids == {"bad\udcff.png"}
+
+
+def test_a_file_of_something_else_is_not_touched(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text("my notes\n")
+    with open_predictions(path) as out, pytest.raises(UserError, match="line 1"):
+        out.done()
+    assert path.read_text() == "my notes\n"
+    with pytest.raises(UserError, match=r"\.jsonl or \.parquet"):
+        open_predictions(tmp_path / "p.csv")
+
+
+def test_parquet_parts_are_whole_and_nothing_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(predictions, "PART_ROWS", 6)
+    folder = tmp_path / "p.parquet"
+    killed = open_predictions(folder)
+    for batch in range(5):
+        killed.append(rows(3 * batch, batch=batch))
+    assert pq.read_table(folder).num_rows == 12  # the open rows are passed over
+    with open_predictions(folder) as out:
+        assert out.done() == Done({f"é{n}" for n in range(15)}, 15, 5)
+        out.append(rows(15, batch=5))
+    table = pq.read_table(folder)
+    assert sorted(table["id"].to_pylist()) == sorted(f"é{n}" for n in range(18))
+    assert table.column_names == ["id", "class", "name", "confidence", "batch", "time", "label"]
+    assert not list(folder.glob("_rows*"))
+
+
+def test_a_part_whose_rows_were_not_removed_counts_once(tmp_path):
+    folder = tmp_path / "p.parquet"
+    with open_predictions(folder) as out:
+        out.append(rows(0))
+        left = next(folder.glob("_rows*"))
+        content = left.read_bytes()
+    left.write_bytes(content)  # killed between the two steps
+    assert open_predictions(folder).done().images == 3

@@ -1,0 +1,169 @@
+"""Whole devices, as processes that are killed and as a command that is mistyped."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedctta.cli.device import read_parameters
+from fedctta.errors import UserError
+from fedctta.fleet.device.start import Settings, run_device
+from fedctta.fleet.transport.framing import exchange
+from fedctta.fleet.transport.wire import Parcel, pack, unpack
+
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 3))
+"""
+IMAGES = 600
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    (tmp_path / "own_model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    random = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    for k in range(IMAGES):
+        image = random.integers(0, 256, (8, 8, 3), np.uint8)
+        Image.fromarray(image).save(tmp_path / "images" / f"{k:04d}.bmp")
+    where = f"folder:{tmp_path}/images"
+    return Settings("own_model:make", where, tmp_path / "state", parameters={"momentum": 0.1}, batch=4, save_every=3)
+
+
+def begin(settings):
+    process = multiprocessing.get_context("fork").Process(target=run_device, args=(settings,), daemon=True)
+    process.start()
+    return process
+
+
+def until(condition, seconds=20.0):
+    """Wait for something to come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "watch"])
+def test_killed_again_and_again_it_predicts_every_image_once(settings, kind):
+    out = settings.state / "predictions.jsonl"
+    settings = replace(settings, data=settings.data.replace("folder", kind), patience=0.1)
+    for count in (40, 160, 280, 400):
+        process = begin(settings)
+        until(lambda count=count: lines(out) >= count)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        with out.open("ab") as file:
+            file.write(b'{"id": "torn')  # as a power cut may leave it
+    process = begin(settings)
+    until(lambda: lines(out) >= IMAGES)
+    os.kill(process.pid, signal.SIGTERM)  # a folder's device is done, one that watches is told to stop
+    process.join(10)
+    assert process.exitcode in (0, -signal.SIGTERM)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == IMAGES
+    assert len({row["id"] for row in rows}) == IMAGES
+    numbers = [row["batch"] for row in rows]
+    assert numbers == sorted(numbers)
+    assert max(numbers.count(n) for n in set(numbers)) <= 4
+    assert run_device(replace(settings, data=f"folder:{settings.data.partition(':')[2]}")).images == IMAGES
+    assert len(out.read_text().splitlines()) == IMAGES
+
+
+def test_killed_while_it_writes_parquet(settings):
+    folder = settings.state.parent / "p.parquet"
+    settings = replace(settings, out=folder)
+    for count in (100, 300):
+        process = begin(settings)
+        until(lambda count=count: sum(map(lines, folder.glob("_rows*"))) >= count)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    assert run_device(settings).images == IMAGES
+    ids = pq.read_table(folder)["id"].to_pylist()
+    assert len(ids) == len(set(ids)) == IMAGES
+
+
+def test_it_answers_at_its_door_while_it_works(settings):
+    socket = settings.state.parent / "s"
+    settings = replace(settings, data=settings.data.replace("folder", "watch"), socket=socket, name="eye")
+    process = begin(settings)
+    until(lambda: lines(settings.state / "predictions.jsonl") > 0)
+
+    def ask(parcel):
+        return unpack(exchange(socket, pack(parcel).tobytes(), 10), 1 << 20)
+
+    assert ask(Parcel("hello")).note["device"] == "eye"
+    note = {"ask": 1, "run": "r", "aggregator": "fedavg"}
+    first = ask(Parcel("step", 0, note))
+    assert first.kind == "upload"
+    assert ask(Parcel("step", 1, note, first.arrays)).note["received"] == 1
+    until(lambda: lines(settings.state / "predictions.jsonl") >= IMAGES)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(10)
+    assert process.exitcode == 0
+    assert not socket.exists()
+
+
+def test_two_devices_do_not_share_a_state(settings):
+    settings = replace(settings, data=settings.data.replace("folder", "watch"))
+    process = begin(settings)
+    until(lambda: (settings.state / "device.safetensors").exists())
+    with pytest.raises(UserError, match="another device runs"):
+        run_device(settings)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with pytest.raises(UserError, match="another model"):
+        run_device(replace(settings, parameters={"momentum": 0.2}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batch": 0}, "--batch 0 must be at least 1"),
+        ({"min_batch": 0}, "--min-batch 0"),
+        ({"name": ""}, "--name"),
+        ({"lockstep": True}, "add --socket"),
+    ],
+)
+def test_settings_that_cannot_be_are_told(settings, changes, said):
+    with pytest.raises(UserError, match=said):
+        replace(settings, **changes)
+
+
+def test_parameters_are_those_of_the_adapter():
+    assert read_parameters("bn", ["bn.momentum=0.1"]) == {"momentum": "0.1"}
+    with pytest.raises(UserError, match="no effect"):
+        read_parameters("bn", ["tent.lr=0.1"])
+    with pytest.raises(UserError, match="cannot read"):
+        read_parameters("bn", ["momentum"])
+
+
+def test_the_command_by_itself_is_light_and_tells_errors_in_a_line(tmp_path):
+    words = ["--model", "resnet8-w16", "--data", "folder:nowhere", "--state", str(tmp_path)]
+    command = [sys.executable, "-m", "fedctta", "device", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "fedctta: there is no folder nowhere: check the path in --data"
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,71 @@
+"""Who was refused is given nothing for it, and keeps the model it has."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pretend import assemble, context_of, make_devices
+
+from fedctta.fleet.server.server_app import app
+from fedctta.fleet.simulation.grid import InProcessGrid
+from fedctta.fleet.transport import wire
+
+LIAR = 101  # device-2's node
+
+
+def recorded(device, log):
+    """Write down which models a device is sent."""
+
+    def answer(message):
+        request = wire.unpack(message.content.array_records["parcel"]["parcel"].numpy(), 1 << 30)
+        if request.kind == "step":
+            log.append((request.round, request.note.get("download"), bool(request.arrays)))
+        return device(message)
+
+    return answer
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_refused_device_gets_no_model_of_that_round(tmp_path, lockstep):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def lie(reply):
+        if reply.kind != "upload" or reply.round != 1:
+            return reply
+        return replace(reply, arrays={name: array + np.float32("inf") for name, array in reply.arrays.items()})
+
+    devices, log = make_devices(federation, stream, 6, {2: lie}), []
+    nodes = {**devices, LIAR: recorded(devices[LIAR], log)}
+    app(InProcessGrid(nodes), context_of(tmp_path, {"rounds": 4, "lockstep": lockstep}, aggregator="fedavg"))
+    assert next(entry for entry in log if entry[0] == 1)[1:] == (0, True)
+    assert all(entry[1:] == (None, False) for entry in log if entry[0] == 2)
+    assert [entry[1] for entry in log if entry[0] >= 3] == [2, 3]
+    assert {entry[1] for entry in log} == {None, 0, 2, 3}
+
+
+def test_a_device_that_was_away_for_long_goes_on_by_itself(tmp_path):
+    """Free-running, a model of many rounds ago would only set a device back."""
+    federation, stream = assemble(aggregator="fedavg")
+    devices, log = make_devices(federation, stream, 12), []
+    nodes = {**devices, LIAR: recorded(devices[LIAR], log)}
+
+    class Away(InProcessGrid):
+        def push_messages(self, messages):
+            for message in (messages := list(messages)):
+                round_ = int(message.metadata.group_id)
+                self.nodes = {n: nodes[n] for n in nodes if n != LIAR or not 1 <= round_ <= 5}
+            return super().push_messages(messages)
+
+    fleet = {"rounds": 9, "lockstep": False, "deadline": 1.0}
+    app(Away(nodes), context_of(tmp_path, fleet, aggregator="fedavg"))
+    back = [entry for entry in log if entry[0] > 5]
+    assert back[0][1:] == (None, False)
+    assert back[1][1] is not None

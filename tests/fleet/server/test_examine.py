@@ -1,0 +1,92 @@
+"""Everything that does not fit is refused, and says why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedctta.fleet.server.examine import Examiner, UploadRefused, form_of
+from fedctta.fleet.transport import wire
+
+SHARED = {"norm.running_mean": torch.zeros(3), "norm.running_var": torch.ones(3)}
+SIGNALS = {"indicator": torch.zeros(5)}
+EXAMINER = Examiner(SHARED, SIGNALS, frozenset({"norm.running_var"}), "bn", limit=10_000)
+
+
+def upload(**arrays):
+    own = {"own.norm.running_mean": np.zeros(3, np.float32), "own.norm.running_var": np.ones(3, np.float32)}
+    whole = {**own, "signal.indicator": np.ones(5, np.float32), **{k.replace("__", "."): v for k, v in arrays.items()}}
+    return wire.Parcel("upload", 7, {"nonce": "n"}, {k: v for k, v in whole.items() if v is not None})
+
+
+def hello(**note):
+    table = json.dumps({name: form_of(tensor) for name, tensor in SHARED.items()})
+    return wire.Parcel("hello", 0, {"device": "d", "adapter": "bn", "tensors": table, **note})
+
+
+def test_what_fits_is_taken():
+    taken = EXAMINER.upload(EXAMINER.open(wire.pack(upload())), 7, "n")
+    assert list(taken.own) == list(SHARED)
+    assert torch.equal(taken.signals["indicator"], torch.ones(5))
+    assert EXAMINER.hello(EXAMINER.open(wire.pack(hello()))) == "d"
+
+
+@pytest.mark.parametrize(
+    ("parcel", "reason"),
+    [
+        (replace(upload(), kind="hello"), "where 'upload' was asked"),
+        (replace(upload(), round=6), "round 6, asked was round 7"),
+        (replace(upload(), note={"nonce": "old"}), "answers another one"),
+        (replace(upload(), note={}), "answers another one"),
+        (upload(own__norm__running_mean=None), "own.norm.running_mean is missing"),
+        (upload(signal__indicator=None), "signal.indicator is missing"),
+        (upload(own__more=np.zeros(1, np.float32)), "'own.more' is unknown"),
+        (upload(own__norm__running_mean=np.zeros(4, np.float32)), r"float32\[4\], not float32\[3\]"),
+        (upload(own__norm__running_mean=np.zeros(3, np.float16)), "float16"),
+        (upload(own__norm__running_mean=np.float32([0, np.nan, 0])), "not finite"),
+        (upload(signal__indicator=np.full(5, np.inf, np.float32)), "not finite"),
+        (upload(own__norm__running_var=np.float32([1, -1e-6, 1])), "negative"),
+        (upload(own__norm__running_mean=np.full(3, 1e3, np.float32)), "norm"),
+        (upload(signal__indicator=np.full(5, 1e30, np.float32)), "norm"),
+    ],
+)
+def test_uploads_refused(parcel, reason):
+    with pytest.raises(UploadRefused, match=reason):
+        EXAMINER.upload(EXAMINER.open(wire.pack(parcel)), 7, "n")
+
+
+@pytest.mark.parametrize(
+    ("parcel", "reason"),
+    [
+        (hello(device=""), "device name"),
+        (hello(device="a\nb"), "device name"),
+        (hello(device="x" * 101), "device name"),
+        (hello(adapter="tent"), "adapter 'tent'"),
+        (hello(tensors="[1]"), "cannot be read"),
+        (hello(tensors="{"), "cannot be read"),
+        (hello(tensors=json.dumps({"a": ["float32", [1]]})), "'a' is unknown"),
+        (hello(tensors=json.dumps({**{n: form_of(t) for n, t in SHARED.items()}, "z": 3})), "cannot be read"),
+    ],
+)
+def test_hellos_refused(parcel, reason):
+    with pytest.raises(UploadRefused, match=reason):
+        EXAMINER.hello(EXAMINER.open(wire.pack(parcel)))
+
+
+def test_bytes_refused():
+    with pytest.raises(UploadRefused, match="more than the 10000 allowed"):
+        EXAMINER.open(np.zeros(10_001, np.uint8))
+    for junk in (np.zeros(100, np.uint8), np.zeros(3, np.float32), wire.pack(upload())[:-1]):
+        with pytest.raises(UploadRefused):
+            EXAMINER.open(junk)
+
+
+def test_another_schema_is_named():
+    flat = wire.pack(upload()).copy()
+    flat[len(wire.MAGIC)] = wire.SCHEMA + 1
+    with pytest.raises(UploadRefused, match="use the same fedctta version"):
+        EXAMINER.open(flat)

@@ -1,0 +1,65 @@
+"""A plan is read as it was written, and what cannot work is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedctta.errors import UserError
+from fedctta.fleet.server.plan import build, load_plan, make_plan, write_plan
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "fleet.toml"
+    fleet = {"state": 'a "b"', "rounds": 7, "lockstep": True, "deadline": 2.5}
+    path.write_text(write_plan(fleet, {"aggregator": "fedctta", "fedctta.temperature": 0.5, "seed": 3}))
+    plan = load_plan(path)
+    assert (plan.rounds, plan.lockstep, plan.deadline) == (7, True, 2.5)
+    assert plan.state == str(tmp_path / 'a "b"')
+    assert plan.experiment.parameters == {"fedctta": {"temperature": 0.5}}
+    assert plan.experiment.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("fleet", "run", "reason"),
+    [
+        ({"round": 3}, {}, "did you mean rounds"),
+        ({"rounds": 0}, {}, "rounds=0 must be at least 1"),
+        ({"rounds": "many"}, {}, "whole number"),
+        ({"quorum": 0}, {}, "quorum"),
+        ({"deadline": -1}, {}, "deadline"),
+        ({"devices": 5, "max_devices": 4}, {}, "max_devices"),
+        ({}, {"aggregator": "fedctt"}, "did you mean fedctta"),
+        ({}, {"predict": "before"}, "a device predicts after adapting"),
+    ],
+)
+def test_wrong_words(fleet, run, reason):
+    with pytest.raises(UserError, match=reason):
+        make_plan(fleet, run)
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ({"aggregator": "local"}, "nothing for a server to do"),
+        ({"aggregator": "oracle"}, "nothing for a server to do"),
+        ({"dataset": "scenes"}, "every pixel"),
+        ({"aggregator": "ugsa", "robust": "median"}, "no effect"),
+    ],
+)
+def test_what_a_server_cannot_do(run, reason):
+    with pytest.raises(UserError, match=reason):
+        build(make_plan({}, {"dataset": "shapes-c", **run}))
+
+
+def test_parts_fit_each_other():
+    hub, examiner = build(make_plan({"max_devices": 6}, {"dataset": "shapes-c", "aggregator": "fedtsa"}))
+    assert hub.server.clients == 6
+    assert list(examiner.signals) == ["indicator"]
+    assert examiner.variances <= hub.shared.keys()
+    assert len(hub.start().rows["stem.1.running_mean"]) == 6
+
+
+def test_other_tables_are_refused(tmp_path):
+    (tmp_path / "x.toml").write_text("[flet]\n")
+    with pytest.raises(UserError, match="did you mean fleet"):
+        load_plan(tmp_path / "x.toml")

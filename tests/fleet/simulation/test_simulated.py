@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedctta.errors import UserError
+from fedctta.fleet.simulation.simulated import one_client, open_stream, parse_stream
+
+WORDS = "dataset=shapes-c,domains=fog+contrast,niid.clusters=2,clients=4,slots=2"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path_factory.getbasetemp() / "fleet-home"))
+
+
+def test_a_client_sees_just_what_it_sees_in_a_simulation():
+    stream = open_stream(parse_stream(WORDS, 5)[0])
+    batches = list(one_client(f"{WORDS},client=2", 5, 0))
+    assert len(batches) == len(stream) == 4
+    for t, batch in enumerate(batches):
+        np.testing.assert_array_equal(batch.images, stream.slot(t).images[2])
+        assert list(batch.labels) == stream.slot(t).labels[2].tolist()
+        assert batch.ids == tuple(f"{t}/{k}" for k in range(5))
+
+
+@pytest.mark.parametrize(("done", "first", "left"), [(5, "1/0", 15), (7, "1/2", 13), (19, "3/4", 1), (20, None, 0)])
+def test_it_goes_on_where_it_stopped(done, first, left):
+    batches = list(one_client(f"{WORDS},client=2", 5, done))
+    assert sum(len(batch.ids) for batch in batches) == left
+    assert not batches or batches[0].ids[0] == first
+
+
+def test_a_client_that_is_not_there_is_told():
+    with pytest.raises(UserError, match="use 0 to 3"):
+        one_client(f"{WORDS},client=4", 5, 0)

@@ -1,0 +1,90 @@
+"""Keys that TLS and Flower accept, readable by their owner only, and never written over."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedctta.errors import UserError
+from fedctta.fleet.transport.certificates import add_node, make_keys
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys") / "k"
+    make_keys(folder, ["fleet.example.org", "10.0.0.5"], 2)
+    return folder
+
+
+def handshake(keys, trust, name):
+    """Connect as a node would; return the server's certificate."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(keys / "server.crt", keys / "server.key")
+    ours, theirs = socket.socketpair()
+
+    def serve():
+        try:
+            server.wrap_socket(theirs, server_side=True).close()
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with ssl.create_default_context(cafile=str(trust)).wrap_socket(ours, server_hostname=name) as connection:
+            return connection.getpeercert()
+    finally:
+        ours.close()
+        thread.join(5)
+
+
+@pytest.mark.parametrize("name", ["fleet.example.org", "10.0.0.5", "localhost", "127.0.0.1"])
+def test_nodes_know_the_server_by_its_names(keys, name):
+    assert handshake(keys, keys / "ca.crt", name)
+
+
+def test_another_name_and_another_authority_are_refused(keys, tmp_path):
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(keys, keys / "ca.crt", "evil.example.org")
+    make_keys(tmp_path / "other", [], 1)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(keys, tmp_path / "other" / "ca.crt", "localhost")
+
+
+def test_node_keys_belong_together(keys):
+    private = load_ssh_private_key((keys / "nodes" / "device-1.key").read_bytes(), None)
+    public = load_ssh_public_key((keys / "nodes" / "device-1.pub").read_bytes())
+    assert private.public_key().public_numbers() == public.public_numbers()
+    assert public.curve.name == "secp384r1"
+
+
+def test_private_files_are_private_and_stay(keys):
+    for path in (*keys.glob("*.key"), *keys.glob("nodes/*.key"), keys / "superexec.secret"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert keys.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(UserError, match="not empty"):
+        make_keys(keys, [], 1)
+    before = (keys / "nodes" / "device-0.key").read_bytes()
+    with pytest.raises(UserError, match="never written over"):
+        add_node(keys, "device-0")
+    assert (keys / "nodes" / "device-0.key").read_bytes() == before
+
+
+def test_a_wrong_host_is_told(tmp_path):
+    with pytest.raises(UserError, match="neither a name nor an address"):
+        make_keys(tmp_path / "k", ["bücher.example"], 1)
+
+
+def test_a_node_is_added_to_keys_that_are_there(tmp_path, keys):
+    assert [path.name for path in add_node(keys, "device-9")] == ["device-9.key", "device-9.pub"]
+    with pytest.raises(UserError, match="holds no keys yet"):
+        add_node(tmp_path, "device-9")
+    with pytest.raises(UserError, match="letters, digits"):
+        add_node(keys, "../device")

@@ -1,0 +1,156 @@
+"""Published tables as files: what is run, what was printed, what is refused."""
+
+from __future__ import annotations
+
+import re
+from math import isnan
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from fedctta.aggregators import aggregators
+from fedctta.errors import UserError
+from fedctta.papers.tables import By, Figure, load_paper, published
+
+SMALL = """
+title = "A table"
+paper = "Somebody (2020), Table 1"
+run = { dataset = "shapes-c", batch = 20 }
+quick = { slots = 5 }
+
+[[panel]]
+name = "first"
+run = { batch = 10 }
+quick = { clients = 4 }
+columns.niid = { stream = "niid", adapter = "grad", quick = { slots = 2 } }
+columns.iid = { stream = "iid", adapter = "bn", quick = false }
+rows."No-Adapt" = { adapter = "none" }
+rows.FedProx = { aggregator = "fedavg", grad.prox = 0.5 }
+published.FedProx = [61.5, [67.41, 0.27]]
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_a_cell_takes_from_file_panel_column_and_row(write):
+    paper = load_paper(write(SMALL))
+    cells = paper.cells(paper.panels[0], quick=False, more={})
+    assert list(cells) == [("No-Adapt", "niid"), ("No-Adapt", "iid"), ("FedProx", "niid"), ("FedProx", "iid")]
+    cell = cells["FedProx", "niid"]
+    assert (cell.dataset, cell.batch, cell.stream, cell.adapter) == ("shapes-c", 10, "niid", "grad")
+    assert (cell.aggregator, cell.parameters, cell.slots) == ("fedavg", {"grad": {"prox": 0.5}}, None)
+    assert cells["FedProx", "iid"].parameters == {}  # of a method that is not in the run
+    assert cells["No-Adapt", "niid"].adapter == "none"
+
+
+def test_quick_shortens_and_leaves_out(write):
+    paper = load_paper(write(SMALL))
+    cells = paper.cells(paper.panels[0], quick=True, more={})
+    assert list(cells) == [("No-Adapt", "niid"), ("FedProx", "niid")]
+    assert cells["FedProx", "niid"].slots == 2
+    assert cells["FedProx", "niid"].clients == 4
+
+
+def test_what_the_user_says_wins(write):
+    paper = load_paper(write(SMALL))
+    cells = paper.cells(paper.panels[0], quick=True, more={"slots": "7", "device": "cpu"})
+    assert {(cell.slots, cell.device) for cell in cells.values()} == {(7, "cpu")}
+
+
+def test_published_numbers_have_a_mean_and_perhaps_a_spread(write):
+    (panel,) = load_paper(write(SMALL.replace("[61.5,", '["-",'))).panels
+    (first, second) = panel.published["FedProx"]
+    assert isnan(first[0])
+    assert second == (67.41, 0.27)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("title =", "titel =", "unknown key in mine.toml 'titel'.*title"),
+        ('name = "first"', 'nome = "first"', "unknown key of a panel in mine.toml 'nome'.*name"),
+        ("batch = 20", "bach = 20", "No-Adapt, niid: unknown key 'bach'.*batch"),
+        ("grad.prox", "grad.proks", "unknown parameter of grad 'proks'.*prox"),
+        ('aggregator = "fedavg"', 'aggregator = "fedavgg"', "unknown aggregator 'fedavgg'"),
+        ("published.FedProx", "published.FedPox", "unknown row in published in mine.toml 'FedPox'"),
+        ("[61.5,", "[", "FedProx has 1 published numbers for 2 columns"),
+        ("61.5", '"many"', "published number 'many' of FedProx"),
+        ("61.5", "[1, 2, 3]", "published number"),
+        ("[61.5, [67.41, 0.27]]", "61.5", "must be a list"),
+        ("[[panel]]", "[panel]", "there is no panel"),
+        ('name = "first"', 'name = "first"\nby = "domain"', "one column"),
+        ('name = "first"', 'name = "first"\nby = "colour"', "unknown by in mine.toml 'colour'"),
+        ('name = "first"', 'name = "first"\nfigure = "pie"', "unknown figure in mine.toml 'pie'"),
+        ("columns.niid", "columns.niid.x", "unknown method 'x'|niid"),
+        ('title = "A table"', 'title = "A table', "cannot read the preset"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(old, new, told, write):
+    assert old in SMALL
+    with pytest.raises(UserError, match=told) as error:
+        load_paper(write(SMALL.replace(old, new, 1)))
+    assert "\n" not in str(error.value).replace("\\n", "")
+
+
+def test_the_example_of_the_docs_is_a_table(write):
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (panel,) = load_paper(write(text)).panels
+    assert panel.published["Local"][1] == (64.2, 0.3)
+    for choices in (By, Figure):
+        names = get_args(choices)
+        line = next(line for line in text.splitlines() if f'"{names[0]}"' in line)
+        assert set(re.findall(r'"(\w+)"', line)) == set(names)
+
+
+def test_two_panels_need_two_names(write):
+    with pytest.raises(UserError, match="same name"):
+        load_paper(write(SMALL + SMALL[SMALL.index("[[panel]]") :]))
+
+
+def test_an_unknown_table_offers_those_there_are():
+    assert published()
+    with pytest.raises(UserError, match=r"unknown published table or figure 'fedctta-table9'.*fedctta-table1"):
+        load_paper("fedctta-table9")
+    with pytest.raises(UserError, match="there is no preset file"):
+        load_paper("nowhere.toml")
+
+
+@pytest.mark.parametrize("name", published())
+def test_texts_name_cells_that_exist(name):
+    for panel in load_paper(name).panels:
+        for place in re.findall(r"\{([^{}]+)\}", panel.text):
+            row, _, column = (" ".join(part.split()) for part in place.partition("|"))
+            assert (row in panel.rows and column in panel.columns) or place in ("sh", "th")
+
+
+def test_a_sum_is_a_number_that_is_not_printed(write):
+    (panel,) = load_paper(write(SMALL.replace("[61.5,", '["64.5 + 5.3",'))).panels
+    assert panel.published["FedProx"][0][0] == 69.8
+    assert panel.derived == {"FedProx": {0: "64.5 + 5.3"}}
+    (panel,) = load_paper(write(SMALL.replace("[61.5,", '["64.5 - 5.3 - 1",'))).panels
+    assert panel.published["FedProx"][0][0] == 58.2
+    assert load_paper(write(SMALL)).panels[0].derived == {"FedProx": {}}
+
+
+def test_a_value_may_be_the_number_of_slots(write):
+    rows = 'rows.FedAvgM = { aggregator = "fedavgm", fedavgm.restart = "slots" }'
+    text = f"run = {{ slots = 10 }}\nquick = {{ slots = 5 }}\n[[panel]]\ncolumns.niid = {{}}\n{rows}\n"
+    paper = load_paper(write(text))
+
+    def restart(quick, **more):
+        cell = paper.cells(paper.panels[0], quick, more)["FedAvgM", "niid"]
+        return cell.method(aggregators, "fedavgm").restart
+
+    assert [restart(False), restart(True), restart(False, slots="50")] == [10, 5, 50]
+    with pytest.raises(UserError, match=r'fedavgm.restart = "slots" needs slots'):
+        load_paper(write(text.replace("run = { slots = 10 }", "")))

@@ -1,0 +1,205 @@
+"""Liars, robust mixing and noise in whole runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import fedctta
+from fedctta.aggregators import aggregators
+from fedctta.engine.rounds import Federation
+from fedctta.errors import UserError
+from fedctta.runs.settings import Experiment, expand
+
+SMALL = {"clients": 4, "slots": 2, "batch": 4, "device": "cpu", "stream": "niid", "niid.clusters": 2}
+COMMUNICATING = [name for name, cls in aggregators.classes().items() if cls.communicates]
+
+
+@pytest.fixture
+def run(tiny_module, domains):
+    def go(**values):
+        (record,) = fedctta.run(model=tiny_module, dataset=domains, **{**SMALL, **values})
+        return record
+
+    return go
+
+
+def method(aggregator):
+    """An aggregator, quick, with an adapter that suits it."""
+    quick = {"fedtsa.epochs": 2} if aggregator == "fedtsa" else {}
+    return {"aggregator": aggregator, "adapter": "grad" if aggregator == "fedbn" else "bn", **quick}
+
+
+def same(a, b):
+    return np.array_equal(a.correct, b.correct) and np.array_equal(a.collaboration, b.collaboration)
+
+
+def test_unsaid_is_none(run):
+    plain = run(aggregator="fedctta")
+    assert same(plain, run(aggregator="fedctta", robust="none", liars=0, min_batch=4))
+    assert "accuracy_honest" not in plain.summary()
+
+
+def test_honest_clients_pass_the_check_unchanged(run):
+    assert same(run(aggregator="fedctta"), run(aggregator="fedctta", robust="check"))
+
+
+@pytest.mark.parametrize("lie", ["sign", "scale", "random"])
+@pytest.mark.parametrize("aggregator", COMMUNICATING)
+def test_every_aggregator_survives_every_lie_with_clipping(aggregator, lie, run):
+    record = run(**method(aggregator), liars=1, lie=lie, robust="clip")
+    assert np.isfinite(record.entropy).all()
+    (liar,) = record.settings["lying"]
+    right, seen = (np.delete(counts, liar, 1).sum() for counts in (record.correct, record.seen))
+    assert record.summary()["accuracy_honest"] == pytest.approx(right / seen)
+
+
+@pytest.mark.parametrize("way", ["cap", "median", "trimmed"])
+@pytest.mark.parametrize("aggregator", COMMUNICATING)
+def test_every_aggregator_that_mixes_takes_every_way(aggregator, way, run):
+    if aggregators.create(aggregator).mixes(method(aggregator)["adapter"] == "bn"):
+        assert np.isfinite(run(**method(aggregator), robust=way).entropy).all()
+    else:
+        with pytest.raises(UserError, match=f"robust={way} has no effect on {aggregator}"):
+            run(**method(aggregator), robust=way)
+
+
+def test_ways_work_with_few_neighbours_and_late_uploads(run):
+    for way in ("cap", "clip", "median", "trimmed"):
+        values = {"fedctta.neighbours": 2, "stragglers": 0.4, "liars": 1, "lie": "scale"}
+        assert np.isfinite(run(aggregator="fedctta", robust=way, **values).entropy).all()
+
+
+def test_a_lie_counts_and_the_liar_keeps_its_model(run):
+    honest, alone = run(aggregator="fedavg"), run(aggregator="local")
+    lied_to = run(aggregator="fedavg", liars=1, lie="scale")
+    (liar,) = lied_to.settings["lying"]
+    assert np.array_equal(lied_to.correct[:, liar], alone.correct[:, liar])
+    assert not np.array_equal(np.delete(lied_to.entropy, liar, 1), np.delete(honest.entropy, liar, 1))
+    weights = lied_to.collaboration[0]
+    assert weights[liar, liar] == 1
+    others = np.delete(weights, liar, 0)
+    assert np.allclose(others, 0.25)
+
+
+def test_a_refused_lie_is_as_if_the_liar_were_not_there(run):
+    checked = run(aggregator="fedavg", liars=1, lie="scale", robust="check")
+    (liar,) = checked.settings["lying"]
+    others = np.delete(checked.collaboration[0], liar, 0)
+    assert np.allclose(others[:, liar], 0)
+    assert np.allclose(np.delete(others, liar, 1), 1 / 3)
+
+
+def test_honest_accuracy_leaves_the_liars_out(run):
+    record = run(aggregator="fedavg", liars=2)
+    honest = [i for i in range(4) if i not in record.settings["lying"]]
+    assert record.accuracy_honest == record.correct[:, honest].sum() / record.seen[:, honest].sum()
+
+
+def test_noise_changes_what_is_sent_and_states_its_budget(run):
+    noisy, again = (run(aggregator="fedavg", epsilon=1.0) for _ in range(2))
+    assert same(noisy, again)
+    assert not np.array_equal(noisy.entropy, run(aggregator="fedavg").entropy)
+    privacy = noisy.settings["privacy"]
+    assert privacy["epsilon"] == pytest.approx(1.0)
+    assert privacy["epsilon_all_rounds"] > 2
+    assert privacy["delta"] == 1e-5
+
+
+def test_noise_is_the_same_whatever_the_lifting(run):
+    found = [run(aggregator="fedavg", noise=1.0, lift=lift).entropy for lift in ("vmap", "loop")]
+    np.testing.assert_allclose(*found, rtol=1e-4)
+
+
+def test_noise_leaves_a_client_alone_alone(run):
+    assert same(run(aggregator="local"), run(aggregator="local", epsilon=1.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"adapter": "tent"}, "cover the statistics of one batch only: use adapter=bn"),
+        ({"bn.momentum": 0.5}, "cover the statistics of one batch only: use adapter=bn"),
+        ({"aggregator": "fedtsa"}, "do not cover the indicator that fedtsa asks for: use an aggregator without"),
+        ({"aggregator": "ugsa"}, "do not cover the uncertainty that ugsa asks for"),
+    ],
+)
+def test_noise_refuses_what_it_does_not_cover(values, message, run):
+    with pytest.raises(UserError, match=message):
+        run(epsilon=1.0, **values)
+
+
+def test_noise_says_who_asks_for_no_signals(run):
+    with pytest.raises(UserError, match="without signals, say ") as refused:
+        run(epsilon=1.0, aggregator="fedtsa")
+    named = str(refused.value).partition(", say ")[2].replace(" or ", ", ").split(", ")
+    assert {"fedavg", "fedctta", "pfedbbn"} <= set(named)
+    assert not {"fedtsa", "ugsa", "kin", "local", "oracle", "fedbn"} & set(named)  # of bn, fedbn shares nothing
+    for name in named:
+        assert run(epsilon=1.0, aggregator=name).settings["privacy"]["epsilon"] == pytest.approx(1.0)
+
+
+def test_small_batches_are_not_shared(run):
+    quiet = run(aggregator="fedavg", min_batch=5)
+    assert quiet.bytes_up == quiet.bytes_down == 0
+    assert np.array_equal(quiet.correct, run(aggregator="local").correct)
+    assert "batch=4 is below min_batch=5" in quiet.settings["quiet"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"robust": "mean"}, "unknown value for robust"),
+        ({"cap": 0}, "cap=0.* must lie above 0 and up to 1"),
+        ({"clip": -1}, "clip=-1.* must be above 0"),
+        ({"trim": 0.5}, "trim=0.5 must be at least 0 and below 0.5"),
+        ({"liars": -1}, "liars=-1 must not be negative"),
+        ({"lie": "white"}, "unknown value for lie"),
+        ({"noise": -0.1}, "noise=-0.1 must not be negative"),
+        ({"epsilon": 0}, "epsilon=0.* must be at least 1e-06"),
+        ({"epsilon": "1e-9"}, "epsilon=1e-09 must be at least 1e-06"),
+        ({"epsilon": "inf"}, "epsilon=inf must be finite"),
+        ({"noise": "inf"}, "noise=inf must be finite"),
+        ({"delta": 1e-310}, "delta=1e-310 must lie between 0 and 1"),
+        ({"delta": 0}, "delta=0.* must lie between 0 and 1"),
+        ({"epsilon": 1, "noise": 1}, "epsilon and noise say the same thing twice: give one of them"),
+        ({"min_batch": 0}, "min_batch=0 must be at least 1"),
+    ],
+)
+def test_values_out_of_range_are_told_in_one_line(values, message):
+    with pytest.raises(UserError, match=message) as told:
+        expand(values)
+    assert "\n" not in str(told.value)
+
+
+def test_too_many_liars_are_told(run):
+    with pytest.raises(UserError, match="liars=4 leaves nobody honest of 4 clients"):
+        run(liars=4)
+
+
+def test_new_keys_change_no_old_fingerprint():
+    assert Experiment().fingerprint == Experiment(robust="none", liars=0, noise=None, min_batch=1).fingerprint
+
+
+def test_an_interrupted_run_with_lies_and_noise_ends_the_same(run, tmp_path, monkeypatch):
+    values = {"aggregator": "fedavg", "liars": 1, "lie": "random", "noise": 0.5, "robust": "median"}
+    whole = run(**values)
+    play, rounds = Federation.play, []
+
+    def interrupted(self, state, t, *more):
+        rounds.append(t)
+        if t == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return play(self, state, t, *more)
+
+    monkeypatch.setattr(Federation, "play", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(out=tmp_path, **values)
+    assert rounds == [0, 1, 2]
+    monkeypatch.setattr(Federation, "play", play)
+    resumed = run(out=tmp_path, resume=True, **values)
+    assert same(resumed, whole)
+    assert np.array_equal(resumed.entropy, whole.entropy)

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedctta.errors import UserError
+from fedctta.models import build
+from fedctta.training.central import (
+    PAD,
+    RECIPES,
+    Recipe,
+    _batches,
+    _loss,
+    crop_and_flip,
+    divergence,
+    evaluate,
+    learning_rate,
+    make_card,
+    train,
+)
+
+SHORT = Recipe(epochs=4, batch=32, lr=0.1)
+
+
+def stripes(n: int = 192) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy images that are bright in the upper (class 0) or the lower half (class 1)."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, n)
+    images = rng.integers(0, 100, (n, 32, 32, 3), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[16 * label : 16 * label + 16] += 100
+    return images, labels
+
+
+def fresh() -> nn.Module:
+    return build("resnet8-w16", classes=2, seed=1)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        SHORT,
+        replace(RECIPES["paper"], epochs=4, batch=32),
+        replace(RECIPES["augmix"], epochs=4, batch=32),
+        replace(RECIPES["augmix"], epochs=4, batch=32, consistency=12.0),
+    ],
+)
+def test_learns_a_separable_problem(recipe):
+    images, labels = stripes()
+    losses: list[tuple[int, int, float]] = []
+    module = train(fresh(), images, labels, recipe, on_progress=lambda *args: losses.append(args))
+    assert not module.training
+    assert [(done, total) for done, total, _ in losses] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert losses[-1][2] < losses[0][2]
+    assert evaluate(module, images, labels, batch=50) > 0.95
+
+
+@pytest.mark.parametrize("augment", ["crop+flip", "augmix"])
+def test_seed_decides_everything(augment):
+    images, labels = stripes(64)
+    recipe = replace(SHORT, epochs=1, augment=augment)
+    one, same, other = (train(fresh(), images, labels, replace(recipe, seed=seed)).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
+def test_fewer_images_than_a_batch():
+    images, labels = stripes(10)
+    recipe = replace(SHORT, epochs=1, schedule="constant")  # the only step of one cycle would have a rate of 0
+    few, exactly = (train(fresh(), images, labels, replace(recipe, batch=batch)).state_dict() for batch in (32, 10))
+    assert all(torch.equal(few[name], exactly[name]) for name in few)
+    assert not torch.equal(few["head.weight"], fresh().state_dict()["head.weight"])
+
+
+def test_divergence_is_an_error():
+    images, labels = stripes(64)
+    recipe = replace(SHORT, lr=1e30, schedule="constant", epochs=3)
+    with pytest.raises(UserError, match=r"diverged in epoch \d.*lower the recipe's lr"):
+        train(fresh(), images, labels, recipe)
+
+
+def test_images_and_labels_must_pair():
+    images, labels = stripes(8)
+    for function in (
+        lambda: train(fresh(), images, labels[:5], SHORT),
+        lambda: evaluate(fresh(), images[:0], []),
+    ):
+        with pytest.raises(UserError, match="as many of each"):
+            function()
+
+
+def test_evaluate_counts_and_keeps_the_mode():
+    class Brightest(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean((2, 3))
+
+    images = np.zeros((5, 4, 4, 3), dtype=np.uint8)
+    images[:, :, :, 1] = 9
+    module = Brightest()
+    assert evaluate(module, images, np.array([1, 1, 1, 0, 2]), batch=2) == 3 / 5
+    assert module.training
+
+
+def test_crop_and_flip_by_hand():
+    images = torch.arange(2 * 6 * 6 * 3).reshape(2, 6, 6, 3).to(torch.uint8)
+    shift = torch.tensor([[PAD, PAD], [PAD + 1, PAD - 2]])
+    out = crop_and_flip(images, shift, torch.tensor([True, False]))
+    assert torch.equal(out[0], images[0].flip(1))
+    expected = torch.zeros_like(images[1])
+    expected[:5, 2:] = images[1][1:, :4]
+    assert torch.equal(out[1], expected)
+
+
+def epoch(recipe: Recipe) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    images, _ = stripes(40)
+    return list(_batches(torch.from_numpy(images), 16, recipe, torch.Generator().manual_seed(0)))
+
+
+def test_views_of_a_batch():
+    plain, single, triple = (
+        epoch(recipe)
+        for recipe in (SHORT, replace(SHORT, augment="augmix"), replace(SHORT, augment="augmix", consistency=1.0))
+    )
+    assert [len(batches) for batches in (plain, single, triple)] == [2, 2, 2]
+    for (clean, index), (mixed, same), (views, alike) in zip(plain, single, triple, strict=True):
+        assert torch.equal(index, same)
+        assert torch.equal(index, alike)
+        assert (len(clean), len(mixed), len(views)) == (16, 16, 48)
+        assert torch.equal(views[:16], clean)
+        assert torch.equal(views[16:32], mixed)
+        assert not torch.equal(views[32:], mixed)
+        assert not torch.equal(mixed, clean)
+        assert views.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_divergence_by_hand():
+    p = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.1, 0.9]])
+    expected = sum(p[v, k] * (p[v, k] / 0.5).log() for v in range(3) for k in range(2)) / 3
+    torch.testing.assert_close(divergence(p.log()[:, None]), expected)
+    assert divergence(p.log()[:1, None].expand(3, 4, 2)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_loss_is_of_the_clean_view_and_the_agreement_of_all():
+    logits, targets = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 4, 2, 2])
+    recipe = replace(SHORT, augment="augmix", consistency=3.0)
+    expected = F.cross_entropy(logits[:4], targets) + 3 * divergence(logits.view(3, 4, 5))
+    torch.testing.assert_close(_loss(logits, targets, recipe), expected)
+    torch.testing.assert_close(_loss(logits[:4], targets, SHORT), F.cross_entropy(logits[:4], targets))
+
+
+def test_learning_rates():
+    one = Recipe(lr=1.0)
+    assert [learning_rate(one, s) for s in (0.0, 0.1, 0.2)] == pytest.approx([0.0, 0.5, 1.0])
+    assert learning_rate(one, 0.6) == pytest.approx(0.5)
+    assert learning_rate(one, 1 - 1e-9) == pytest.approx(0.0, abs=1e-6)
+    assert learning_rate(replace(one, schedule="cosine"), 0.5) == pytest.approx(0.5)
+    assert learning_rate(replace(one, schedule="constant"), 0.9) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("optimizer", "adm", "unknown optimizer 'adm': did you mean adam"),
+        ("schedule", "step", "unknown schedule"),
+        ("augment", "mix", "unknown augment"),
+        ("epochs", 0, "above 0"),
+        ("lr", float("nan"), "above 0"),
+        ("momentum", 1.0, r"in \[0, 1\)"),
+        ("consistency", -1.0, "0 or a number above"),
+        ("consistency", 12.0, "add augment=augmix"),
+    ],
+)
+def test_recipes_are_checked(field, value, message):
+    with pytest.raises(UserError, match=message):
+        replace(SHORT, **{field: value})
+
+
+def test_card_is_plain_json():
+    card = make_card("resnet8-w16", "shapes", fresh(), SHORT, "cpu", 0.9, {"fog": 0.4, "snow": 0.6}, severity=5)
+    assert json.loads(json.dumps(card)) == card
+    assert card["accuracy_corrupted"] == pytest.approx(0.5)
+    assert card["parameters"] == sum(p.numel() for p in fresh().parameters())
+    assert (card["recipe"]["epochs"], card["seed"], card["severity"]) == (4, 0, 5)
+    assert make_card("m", "d", fresh(), SHORT, "cpu", 0.9)["accuracy_corrupted"] is None
+
+
+def test_bf16_learns_alike():
+    images, labels = stripes(64)
+    module = train(fresh(), images, labels, replace(SHORT, epochs=1), bf16=True)
+    assert {tensor.dtype for tensor in module.parameters()} == {torch.float32}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("augment", ["crop+flip", "augmix"])
+def test_cuda_learns_and_repeats(augment):
+    images, labels = stripes()
+    recipe = replace(SHORT, augment=augment)
+    one, same = (train(fresh(), images, labels, recipe, "cuda") for _ in range(2))
+    assert evaluate(one, images, labels, "cuda") > 0.95
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), same.state_dict().values(), strict=True))
+
+
+@pytest.mark.gpu
+def test_cuda_learns_in_bf16():
+    images, labels = stripes()
+    assert evaluate(train(fresh(), images, labels, SHORT, "cuda", bf16=True), images, labels, "cuda") > 0.95

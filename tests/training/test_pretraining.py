@@ -1,0 +1,142 @@
+"""Source models: training, judging, writing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fedctta.data.cache import Images
+from fedctta.data.catalogue import load
+from fedctta.data.corrupted import Domains
+from fedctta.errors import UserError
+from fedctta.models.zoo import load_model
+from fedctta.training.pretraining import pretrain
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_weights_and_card_go_where_auto_finds_them(home):
+    losses = []
+    asked = {"model": "resnet8-w16", "dataset": "shapes", "recipe": "paper", "epochs": "2", "batch": "500", "seed": "3"}
+    path, card = pretrain(asked, lambda done, total, loss: losses.append((done, total, loss)))
+    assert path == home / "weights" / "resnet8-w16-shapes-paper.safetensors"
+    assert [loss[:2] for loss in losses] == [(1, 2), (2, 2)]
+    assert losses[1][2] < losses[0][2]
+    assert card == json.loads(path.with_suffix(".json").read_text())
+    assert card["seed"] == 3
+    assert card["recipe"]["epochs"] == 2
+    assert len(card["accuracy_by_corruption"]) == 15
+    assert 0.1 < card["accuracy"] <= 1
+    load_model("resnet8-w16", "shapes-c", 10, "paper")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"lr": "fast"}, "lr=fast is not a number"),
+        ({"learning_rate": "1"}, "unknown key 'learning_rate'"),
+        ({"dataset": "shapes-c"}, "did you mean shapes"),
+        ({"recipe": "paperr"}, "did you mean paper"),
+        ({"dataset": "shapes", "out": "weights.pt"}, "must end in .safetensors"),
+        ({"dataset": "shapes", "optimizer": "sdg"}, "did you mean sgd"),
+        ({"dataset": "shapes", "precision": "bf8"}, "unknown precision 'bf8': use one of bf16, float32"),
+        ({"dataset": "shapes", "consistency": "12"}, "add augment=augmix"),
+        ({"dataset": "shapes", "model": "resnext29-raw"}, "takes the weights of resnext29: train that one"),
+        ({"federation": "fedagv"}, "unknown federation 'fedagv': did you mean fedavg"),
+        ({"dataset": "shapes", "rounds": "3"}, "rounds is for source clients .* add federation=fedavg"),
+        ({"dataset": "shapes", "federation": "none", "skew": "1"}, "skew is for source clients"),
+        ({"federation": "fedavg", "epochs": "3"}, "epochs are rounds x local_epochs"),
+        ({"federation": "fedavg", "source_clients": "ten"}, "source_clients=ten is not a whole number"),
+        ({"federation": "fedavg", "source_clients": "0"}, "source_clients=0 must be at least 1"),
+        ({"federation": "fedavg", "skew": "-1"}, "skew=-1.0 must be above 0"),
+        ({"federation": "fedavg", "memory": "frsh"}, "did you mean fresh"),
+    ],
+)
+def test_wrong_words_are_told_before_training(values, said, monkeypatch):
+    monkeypatch.setattr("fedctta.training.pretraining.train", None)
+    monkeypatch.setattr("fedctta.training.pretraining.train_federated", None)
+    with pytest.raises(UserError, match=said):
+        pretrain(values)
+
+
+def test_data_to_judge_by_that_are_missing_are_told_before_training(monkeypatch, tmp_path):
+    (tmp_path / "fog.npy").write_bytes(b"")
+    monkeypatch.setattr("fedctta.training.pretraining.train", None)
+    with pytest.raises(UserError, match=r"has no gaussian_noise\.npy|has no labels\.npy"):
+        pretrain({"model": "resnet8-w16", "dataset": "shapes", "folder": str(tmp_path)})
+
+
+@pytest.fixture
+def untested(monkeypatch):
+    """Judge nothing, for tests of everything else."""
+    monkeypatch.setattr("fedctta.training.pretraining.evaluate", lambda *args: 0.5)
+    none = Domains(names=(), images={}, labels=np.zeros(0, np.int64), classes=(), notes=())
+    monkeypatch.setattr("fedctta.training.pretraining.load_domains", lambda *args, folder: none)
+
+
+def test_what_clients_trained_together_is_named_and_told(home, monkeypatch, untested):
+    shapes = load("shapes", "test")
+    few = Images(shapes.images[:60], shapes.labels[:60], shapes.classes)
+    monkeypatch.setattr("fedctta.training.pretraining.load", lambda *args: few)
+    told = []
+    asked = {"model": "resnet8-w16", "dataset": "shapes", "federation": "fedavg", "source_clients": "2", "rounds": "2"}
+    path, card = pretrain({**asked, "batch": "10", "skew": "inf"}, lambda *args: told.append(args))
+    assert path == home / "weights" / "resnet8-w16-shapes-fedavg.safetensors"
+    assert [args[:2] for args in told] == [(1, 2), (2, 2)]
+    assert card == json.loads(path.with_suffix(".json").read_text())
+    assert (card["recipe"]["epochs"], card["recipe"]["batch"]) == (2, 10)
+    assert card["federation"] == {
+        "method": "fedavg",
+        "source_clients": 2,
+        "rounds": 2,
+        "local_epochs": 1,
+        "skew": "inf",
+        "memory": "averaged",
+    }
+
+
+def test_recipe_and_federation_both_name_the_weights(home, monkeypatch, untested):
+    hows = []
+    monkeypatch.setattr(
+        "fedctta.training.pretraining.train_federated", lambda *args, bf16: hows.append((args[3:5], bf16))
+    )
+    asked = {"model": "resnet8-w16", "dataset": "shapes", "federation": "fedavg", "recipe": "paper"}
+    path, card = pretrain({**asked, "rounds": "3", "local_epochs": "4", "skew": "0.5", "precision": "bf16"})
+    assert path.name == "resnet8-w16-shapes-paper-fedavg.safetensors"
+    ((recipe, federation), bf16) = hows[0]
+    assert (recipe.optimizer, recipe.epochs, federation.skew, bf16) == ("adam", 12, 0.5, True)
+    assert recipe.batch == card["recipe"]["batch"] == 16  # 64 among ten clients, but no fewer than 16
+    assert card["federation"]["skew"] == 0.5
+    load_model("resnet8-w16", "shapes-c", 10, "paper-fedavg")
+
+
+def test_alone_nothing_is_said_of_a_federation(monkeypatch, untested):
+    monkeypatch.setattr("fedctta.training.pretraining.train", lambda *args, bf16: None)
+    path, card = pretrain({"model": "resnet8-w16", "dataset": "shapes", "federation": "none"})
+    assert path.name == "resnet8-w16-shapes.safetensors"
+    assert "federation" not in card
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [("fedavg", "dataset=shapes federation=fedavg`"), ("paper-fedavg", "recipe=paper federation=fedavg`")],
+)
+def test_missing_weights_name_the_words_that_make_them(weights, words):
+    with pytest.raises(UserError, match=words):
+        load_model("resnet18", "shapes-c", 10, weights)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_precision_reaches_training_and_the_card(precision, monkeypatch, untested, tmp_path):
+    asked = []
+    monkeypatch.setattr("fedctta.training.pretraining.train", lambda *args, bf16: asked.append(bf16))
+    values = {"model": "resnet8-w16", "dataset": "shapes", "recipe": "augmix"}
+    _, card = pretrain({**values, "precision": precision, "out": tmp_path / "w.safetensors"})
+    assert asked == [precision == "bf16"]
+    assert (card["precision"], card["recipe"]["augment"]) == (precision, "augmix")
