@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from fedctta.adapters import adapters
 from fedctta.adapters.common.balanced import balanced, source_buffers
@@ -87,15 +88,90 @@ def test_statistics_are_the_biased_ones():
     torch.testing.assert_close(batch_statistics(x).var, x.var((0, 2, 3), correction=0))
 
 
-def test_norms_that_cannot_be_taken_over_are_refused():
+class NormAct(nn.BatchNorm2d):
+    """A BatchNorm layer with an activation of its own, as libraries of models have them."""
+
+    def forward(self, x):
+        y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        return F.silu(y, inplace=True)
+
+
+class Inherited(nn.BatchNorm2d):
+    def forward(self, x):
+        return F.silu(super().forward(x.roll(1, -1)))
+
+
+@pytest.mark.parametrize("kind", [NormAct, Inherited])
+def test_norms_derived_from_batch_norm_keep_what_they_add(kind):
+    torch.manual_seed(0)
+    module, x = scattered(nn.Sequential(nn.Conv2d(3, 4, 3), kind(4))), images()
+    network = Network(module)
+    assert network.norms == ("1",)
+    torch.testing.assert_close(network({}, x).logits, module.eval()(x))
+    out = network({}, x, refreshed())
+    within = module[0](x).detach()
+    torch.testing.assert_close(out.statistics["1.running_mean"], within.mean((0, 2, 3)))
+    module[1].running_mean, module[1].running_var = within.mean((0, 2, 3)), within.var((0, 2, 3), correction=0)
+    torch.testing.assert_close(out.logits, module(x))
+    lifted = torch.func.vmap(lambda batch: network({}, batch, refreshed()).logits)(x[None])
+    torch.testing.assert_close(lifted[0], out.logits)
+
+
+def test_a_norm_with_arithmetic_of_its_own_is_refused():
     class Odd(nn.BatchNorm2d):
         def forward(self, x):
-            return super().forward(x).relu()
+            return (x - self.running_mean.view(-1, 1, 1)) * self.weight.view(-1, 1, 1)
 
-    with pytest.raises(UserError, match="changes BatchNorm's forward"):
-        Network(nn.Sequential(Odd(3)))
-    with pytest.raises(UserError, match="track_running_stats"):
-        Network(nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)))
+    with pytest.raises(UserError, match=r"layer '0' \(Odd\) normalises in a way of its own"):
+        Network(nn.Sequential(Odd(3)))({}, images())
+
+
+def test_a_norm_without_stored_statistics_goes_on_using_the_batchs():
+    module, x = scattered(nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten())), images()
+    network = Network(module)
+    assert network.norms == ()
+    assert network.affine == ("0.weight", "0.bias")
+    torch.testing.assert_close(network({}, x).logits, module.eval()(x))
+
+
+def test_a_derived_group_norm_is_lifted():
+    class GroupAct(nn.GroupNorm):
+        def forward(self, x):
+            return F.relu(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))
+
+    module, x = scattered(nn.Sequential(nn.Conv2d(3, 4, 3), GroupAct(2, 4))), images()
+    network = Network(module)
+    lifted = torch.func.vmap(lambda batch: network({}, batch).logits)(torch.stack([x, 2 * x]))
+    torch.testing.assert_close(lifted, torch.stack([module(x), module(2 * x)]))
+
+
+def test_norms_of_other_libraries_are_known_by_their_names():
+    class MyRmsNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.weight
+
+    assert Network(nn.Sequential(MyRmsNorm(), nn.Linear(3, 2))).affine == ("0.weight",)
+
+
+def test_a_linear_layer_that_does_not_give_the_logits_is_no_classifier():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Conv2d(3, 5, 1)
+            self.gate = nn.Linear(3, 3)
+
+        def forward(self, x):
+            pooled = x.mean((2, 3))
+            return self.head((pooled * self.gate(pooled).sigmoid())[:, :, None, None]).flatten(1)
+
+    network = Network(Gated())
+    out = network({}, images())
+    assert not network.has_features
+    torch.testing.assert_close(out.features, out.logits)
 
 
 def test_a_model_without_norms_or_linear_says_so():

@@ -17,7 +17,7 @@ returned as [B H W, K], image by image and row by row, and so are features. Loss
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,20 +25,47 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedctta.core.convolution import Form, convolve
-from fedctta.core.moments import SHORT, moments
+from fedctta.core.moments import SHORT
+from fedctta.core.norm_layers import (
+    Intercept,
+    global_average,
+    keeps_statistics,
+    normalise,
+    normalises,
+    overrides_forward,
+    run_group_norm,
+)
+from fedctta.core.norms import (
+    NormRule,
+    Statistics,
+    Tensors,
+    batch_statistics,
+    blend,
+    refreshed,
+    stored,
+    training,
+    weighted,
+)
+from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
 from fedctta.errors import UserError
 
-Tensors = dict[str, Tensor]
-
-
-class Statistics(NamedTuple):
-    """Mean and variance of every channel at one BatchNorm layer."""
-
-    mean: Tensor
-    var: Tensor
+__all__ = [
+    "Network",
+    "NormRule",
+    "Output",
+    "Statistics",
+    "Tensors",
+    "batch_statistics",
+    "blend",
+    "refreshed",
+    "stored",
+    "training",
+    "weighted",
+]
 
 
 class Output(NamedTuple):
@@ -53,67 +80,6 @@ class Output(NamedTuple):
     statistics: Tensors
 
 
-# Given a layer's name, its input and its stored statistics: those to normalise with, and those to keep.
-NormRule = Callable[[str, Tensor, Statistics], tuple[Statistics, Statistics]]
-
-
-def stored(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
-    """Normalise with the stored statistics, as `model.eval()` does."""
-    return old, old
-
-
-def refreshed(momentum: float = 1.0) -> NormRule:
-    """Normalise with, and keep, (1 - a) old + a batch (FedCTTA Eq. 3-4); a = 1 is the batch alone."""
-
-    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
-        batch = batch_statistics(x)
-        new = batch if momentum == 1 else blend(old, batch, momentum)
-        return new, new
-
-    return rule
-
-
-def training(momentum: float | Tensor = 0.1) -> NormRule:
-    """Normalise with the batch and keep a running average, as `model.train()` does (unbiased variance kept)."""
-
-    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
-        batch = batch_statistics(x)
-        count = x.numel() // x.shape[1]
-        unbiased = Statistics(batch.mean, batch.var * (count / max(count - 1, 1)))
-        return batch, blend(old, unbiased, momentum)
-
-    return rule
-
-
-def weighted(weights: Tensor) -> NormRule:
-    """Normalise with the batch's statistics, images counted by weights[B], and keep the stored ones.
-
-    With weights 0 and 1 these are the statistics of a part of the batch; a batch of weight 0 counts as a whole.
-    """
-
-    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
-        return batch_statistics(x, weights), old
-
-    return rule
-
-
-def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
-    """Mean and biased variance of every channel of x[B, C, ...], images counted by weights[B]."""
-    over = tuple(d for d in range(x.dim()) if d != 1)
-    if weights is None:
-        return Statistics(*moments(x, over))
-    share = torch.where(weights.sum() > 0, weights, 1)
-    share = (share / share.sum()).view(-1, *[1] * (x.dim() - 1)) / (x.numel() // (x.shape[0] * x.shape[1]))
-    mean = (share * x).sum(over)
-    centred = x - mean.view(-1, *[1] * (x.dim() - 2))
-    return Statistics(mean, (share * centred.square()).sum(over))
-
-
-def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistics:
-    """Return (1 - weight) old + weight new."""
-    return Statistics(*(torch.lerp(a, b, weight) for a, b in zip(old, new, strict=True)))
-
-
 @dataclass
 class _Pass:
     """The rule of the current pass, which tensors are the client's own, and what the layers store."""
@@ -125,35 +91,6 @@ class _Pass:
     features: Tensor | None = None
 
 
-def _normalise(layer: _BatchNorm | nn.GroupNorm, x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Return (x - mean) scale weight + bias; mean and scale have the shape [C], or [B, C] with values of each image."""
-    if layer.weight is not None:
-        scale = scale * layer.weight
-    shift = -mean * scale
-    if layer.bias is not None:
-        shift = shift + layer.bias
-    over = (*scale.shape, *[1] * (x.dim() - 2))
-    return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
-
-
-def _group_norm(layer: nn.GroupNorm, x: Tensor) -> Tensor:
-    """Normalise as `nn.GroupNorm` does, whose own kernel on a CPU takes no channels-last images inside vmap."""
-    size = x.shape[1] // layer.num_groups
-    groups = x.view(len(x), layer.num_groups, size, *x.shape[2:])
-    mean, var = moments(groups, tuple(range(2, groups.dim())))
-    return _normalise(layer, x, _widen(mean, size), _widen(torch.rsqrt(var + layer.eps), size))
-
-
-def _widen(values: Tensor, size: int) -> Tensor:
-    """Return values[B, G] of groups for every channel: [B, G size]."""
-    return values.unsqueeze(-1).expand(*values.shape, size).flatten(1)
-
-
-def _global_average(x: Tensor) -> Tensor:
-    """Average as `nn.AdaptiveAvgPool2d(1)` does; torch's own falls back to a loop for channels-last inside vmap."""
-    return x.mean((-2, -1), keepdim=True)
-
-
 class Network:
     """A model's function, apart from its tensors.
 
@@ -163,30 +100,33 @@ class Network:
     `last_stage` is how names of the last stage begin, where the model has an attribute that says so. With `dense`, the
     model gives logits [B, K, H, W], and its classifier may be a last convolution of single pixels as well.
     With `bf16`, convolutions and matrix products compute with bfloat16 (on a GPU) and activations are kept so;
-    parameters, statistics, logits and features are float32.
+    parameters, statistics, logits and features are float32. `output` picks the logits from what the model gives, and
+    the forms of x are those of `outputs`.
     """
 
     def __init__(
-        self, module: nn.Module, device: torch.device | str = "cpu", dense: bool = False, bf16: bool = False
+        self,
+        module: nn.Module,
+        device: torch.device | str = "cpu",
+        dense: bool = False,
+        bf16: bool = False,
+        output: PickLogits = pick_logits,
     ) -> None:
-        self.dense, self.bf16 = dense, bf16
+        self.dense, self.bf16, self._pick_logits = dense, bf16, output
         self._pass = _Pass()
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         _put_channels_last(self._module)
         layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
         for name, layer in layers.items():
             self._take_over(name, layer)
-        self.norms = tuple(name for name, layer in layers.items() if isinstance(layer, _BatchNorm))
+        self.norms = tuple(name for name, layer in layers.items() if keeps_statistics(layer))
         self.state: Tensors = {
             name: tensor
             for name, tensor in (*self._module.named_parameters(), *self._module.named_buffers())
             if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
         }
         names = (
-            _tensor(name, kind)
-            for name, layer in layers.items()
-            if isinstance(layer, (_BatchNorm, *_OTHER_NORMS))
-            for kind in ("weight", "bias")
+            _tensor(name, kind) for name, layer in layers.items() if normalises(layer) for kind in ("weight", "bias")
         )
         self.affine = tuple(name for name in names if name in self.state)
         self.last_stage = tuple(
@@ -202,25 +142,55 @@ class Network:
 
     def _take_over(self, name: str, layer: nn.Module) -> None:
         """Make a layer compute the same, but with the statistics of the pass's rule, and in a way vmap batches."""
-        if isinstance(layer, _BatchNorm):
-            _require_plain(name, layer)
-            layer.forward = partial(self._batch_norm, name, layer)  # type: ignore[method-assign]
-        elif isinstance(layer, nn.GroupNorm) and type(layer).forward is nn.GroupNorm.forward:
-            layer.forward = partial(_group_norm, layer)  # type: ignore[method-assign]
+        if keeps_statistics(layer):
+            run = self._derived_norm if overrides_forward(layer) else self._batch_norm
+            layer.forward = partial(run, name, layer)  # type: ignore[method-assign]
+        elif isinstance(layer, nn.GroupNorm):
+            layer.forward = partial(run_group_norm, layer)  # type: ignore[method-assign]
         elif isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
-            layer.forward = _global_average  # type: ignore[assignment, method-assign]
+            layer.forward = global_average  # type: ignore[assignment, method-assign]
         elif type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
             layer._conv_forward = partial(self._convolve, _tensor(name, "weight"), layer)  # type: ignore[method-assign]
 
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
+        used = self._use(name, layer, x)
+        return normalise(x, used.mean, torch.rsqrt(used.var + layer.eps), layer.weight, layer.bias)
+
+    def _derived_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Run a layer derived from BatchNorm with the statistics that the rule gives; the rest is as it is."""
+
+        def batch_norm(
+            y: Tensor,
+            running_mean: Tensor | None,
+            running_var: Tensor | None,
+            weight: Tensor | None = None,
+            bias: Tensor | None = None,
+            training: bool = False,
+            momentum: float = 0.1,
+            eps: float = 1e-5,
+        ) -> Tensor:
+            used = self._use(name, layer, y)
+            return normalise(y, used.mean, torch.rsqrt(used.var + eps), weight, bias)
+
+        with Intercept(F.batch_norm, batch_norm) as seen:
+            y: Tensor = type(layer).forward(layer, x)
+        if not seen.calls:
+            raise UserError(
+                f"layer {name!r} ({type(layer).__name__}) normalises in a way of its own: call F.batch_norm in its"
+                " forward, or use torch.nn.BatchNorm*d"
+            )
+        return y
+
+    def _use(self, name: str, layer: _BatchNorm, x: Tensor) -> Statistics:
+        """Return the statistics to normalise x[B, C, ...] with, and store those to keep."""
         now, mean, var = self._pass, _tensor(name, "running_mean"), _tensor(name, "running_var")
         used, kept = now.rule(name, x, Statistics(layer.running_mean, layer.running_var))  # type: ignore[arg-type]
         now.calls[name] = calls = now.calls.get(name, 0) + 1
         if calls > 1:  # the mean so far
             kept = blend(Statistics(now.statistics[mean], now.statistics[var]), kept, 1 / calls)
         now.statistics[mean], now.statistics[var] = kept
-        return _normalise(layer, x, used.mean, torch.rsqrt(used.var + layer.eps))
+        return used
 
     def _catch_features(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         features = inputs[0]
@@ -229,20 +199,28 @@ class Network:
             features = pixels.reshape(-1, pixels.shape[-1])
         self._pass.features = features
 
-    def __call__(self, own: Mapping[str, Tensor], x: Tensor, rule: NormRule = stored) -> Output:
+    def __call__(self, own: Mapping[str, Tensor], x: Inputs, rule: NormRule = stored) -> Output:
         """Run the model on one batch with a client's own tensors."""
         self._pass = now = _Pass(rule, own.keys())
+        arguments, keywords = as_arguments(x)
         try:
             with self._arithmetic():
-                logits = torch.func.functional_call(self._module, {**self.state, **own}, (x,))
+                output = torch.func.functional_call(self._module, {**self.state, **own}, arguments, keywords)
         finally:
             self._pass = _Pass()
+        logits = self._pick_logits(output)
         if len(now.calls) < len(self.norms):  # a layer that was not called keeps what it has
             now.statistics = {n: now.statistics.get(n, own.get(n, t)) for n, t in self.statistics.items()}
         if self.dense and logits.dim() == 4:
             logits = logits.movedim(1, -1).flatten(0, 2)
-        features = logits if now.features is None else now.features
+        features = logits if now.features is None or not self._fits(logits) else now.features
         return Output(_full(logits), _full(features), now.statistics)
+
+    def _fits(self, logits: Tensor) -> bool:
+        """Whether the last linear layer gives the logits; if not (a convolution does), the model has no features."""
+        if self.has_features and self.state[_tensor(self.classifier, "weight")].shape[0] != logits.shape[-1]:
+            self.has_features, self.classifier = False, ""
+        return self.has_features
 
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve as the layer does, on a GPU in a way that is fast for the client's own kernels."""
@@ -305,18 +283,3 @@ def _put_channels_last(module: nn.Module) -> None:
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dim() == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
-
-
-def _require_plain(name: str, layer: _BatchNorm) -> None:
-    """Refuse a BatchNorm layer that does more than normalise, or keeps no statistics."""
-    if type(layer).forward not in _KNOWN_FORWARDS:
-        raise UserError(
-            f"layer {name!r} ({type(layer).__name__}) changes BatchNorm's forward: use torch.nn.BatchNorm*d"
-            " followed by what it adds"
-        )
-    if layer.running_mean is None:
-        raise UserError(f"layer {name!r} keeps no running statistics: build it with track_running_stats=True")
-
-
-_OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm)
-_KNOWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}

@@ -1,0 +1,81 @@
+"""Statistics of BatchNorm layers, and the rules that say which of them a pass uses and keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedctta.core.moments import moments
+
+Tensors = dict[str, Tensor]
+
+
+class Statistics(NamedTuple):
+    """Mean and variance of every channel at one BatchNorm layer."""
+
+    mean: Tensor
+    var: Tensor
+
+
+# Given a layer's name, its input and its stored statistics: those to normalise with, and those to keep.
+NormRule = Callable[[str, Tensor, Statistics], tuple[Statistics, Statistics]]
+
+
+def stored(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+    """Normalise with the stored statistics, as `model.eval()` does."""
+    return old, old
+
+
+def refreshed(momentum: float = 1.0) -> NormRule:
+    """Normalise with, and keep, (1 - a) old + a batch (FedCTTA Eq. 3-4); a = 1 is the batch alone."""
+
+    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        batch = batch_statistics(x)
+        new = batch if momentum == 1 else blend(old, batch, momentum)
+        return new, new
+
+    return rule
+
+
+def training(momentum: float | Tensor = 0.1) -> NormRule:
+    """Normalise with the batch and keep a running average, as `model.train()` does (unbiased variance kept)."""
+
+    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        batch = batch_statistics(x)
+        count = x.numel() // x.shape[1]
+        unbiased = Statistics(batch.mean, batch.var * (count / max(count - 1, 1)))
+        return batch, blend(old, unbiased, momentum)
+
+    return rule
+
+
+def weighted(weights: Tensor) -> NormRule:
+    """Normalise with the batch's statistics, images counted by weights[B], and keep the stored ones.
+
+    With weights 0 and 1 these are the statistics of a part of the batch; a batch of weight 0 counts as a whole.
+    """
+
+    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        return batch_statistics(x, weights), old
+
+    return rule
+
+
+def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
+    """Mean and biased variance of every channel of x[B, C, ...], images counted by weights[B]."""
+    over = tuple(d for d in range(x.dim()) if d != 1)
+    if weights is None:
+        return Statistics(*moments(x, over))
+    share = torch.where(weights.sum() > 0, weights, 1)
+    share = (share / share.sum()).view(-1, *[1] * (x.dim() - 1)) / (x.numel() // (x.shape[0] * x.shape[1]))
+    mean = (share * x).sum(over)
+    centred = x - mean.view(-1, *[1] * (x.dim() - 2))
+    return Statistics(mean, (share * centred.square()).sum(over))
+
+
+def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistics:
+    """Return (1 - weight) old + weight new."""
+    return Statistics(*(torch.lerp(a, b, weight) for a, b in zip(old, new, strict=True)))
