@@ -149,7 +149,8 @@ class FedTHE(Adapter):
     def _plus(self, network: Network, own: Tensors, x: Tensor, e: Tensor) -> Tensor:
         """Return the logits[B, K] of B models, each some steps away, on views of its image."""
         shared, personal = under("global", own), under("personal", own)
-        parameters = {f"{network.classifier}.{name}": shared[name] for name in classifier(network)}
+        names = {f"{network.classifier}.{name}": name for name in classifier(network)}
+        parameters = {full: shared[name].view_as(network.state[full]) for full, name in names.items()}
         start = (network.parameters | parameters, {name: personal[name] for name in classifier(network)})
 
         def logits(weights: tuple[Tensors, Tensors], images: Tensor, e: Tensor) -> Tensor:
@@ -192,12 +193,10 @@ class FedTHE(Adapter):
 
 
 def classifier(network: Network) -> Tensors:
-    """Return the source's head: weight and, if it has one, bias."""
-    return {
-        kind: network.state[f"{network.classifier}.{kind}"]
-        for kind in ("weight", "bias")
-        if f"{network.classifier}.{kind}" in network.state
-    }
+    """Return the source's head: weight[K, D] and, if it has one, bias."""
+    names = {kind: f"{network.classifier}.{kind}" for kind in ("weight", "bias")}
+    head = {kind: network.state[name] for kind, name in names.items() if name in network.state}
+    return head | {"weight": head["weight"].flatten(1)}  # it may be a convolution of single pixels
 
 
 def logits_by(head: Tensors, z: Tensor) -> Tensor:

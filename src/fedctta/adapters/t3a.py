@@ -39,7 +39,7 @@ class T3A(Adapter):
 
     def init(self, network: Network) -> Client:
         """Own the classifier; supports and their entropies are private (an empty place has infinite entropy)."""
-        rows = network.state[f"{network.classifier}.weight"]
+        rows = self._rows(network)
         classes, dim = rows.shape
         supports = rows.new_zeros(classes, self.supports, dim)
         supports[:, 0] = rows
@@ -62,12 +62,16 @@ class T3A(Adapter):
 
     def _logits(self, network: Network, z: Tensor) -> Tensor:
         bias = network.state.get(f"{network.classifier}.bias")
-        return F.linear(z, network.state[f"{network.classifier}.weight"], bias)
+        return F.linear(z, self._rows(network), bias)
+
+    def _rows(self, network: Network) -> Tensor:
+        """Return the source's classifier[K, D], which may be a convolution of single pixels."""
+        return network.state[f"{network.classifier}.weight"].flatten(1)
 
     def _classifier(self, network: Network, supports: Tensor, certain: Tensor) -> dict[str, Tensor]:
         taken = certain.isfinite()[..., None]
         centroids = F.normalize((F.normalize(supports, dim=-1) * taken).sum(1), dim=-1)
-        own = {f"{network.classifier}.weight": centroids}
+        own = {f"{network.classifier}.weight": centroids.view_as(network.state[f"{network.classifier}.weight"])}
         if f"{network.classifier}.bias" in network.state:
             own[f"{network.classifier}.bias"] = torch.zeros_like(network.state[f"{network.classifier}.bias"])
         return own

@@ -71,8 +71,8 @@ __all__ = [
 class Output(NamedTuple):
     """What one forward pass gives: logits, features, and the statistics to keep.
 
-    The features are the input of the model's last `nn.Linear`; a model without one has `has_features` False and gives
-    its logits. A dense model has a row for every pixel.
+    The features are the input of the model's classifier; a model without one has `has_features` False and gives its
+    logits. A dense model has a row for every pixel.
     """
 
     logits: Tensor
@@ -96,9 +96,9 @@ class Network:
 
     `state` holds the source tensors by their `state_dict` names. `network(own, x, rule)` runs the model on x[B, ...]
     with `own` in place of the tensors of `state`; `rule` says with what BatchNorm layers normalise. `norms` names the
-    BatchNorm layers, `affine` the scales and shifts of all normalisation layers, and `classifier` the last `nn.Linear`.
-    `last_stage` is how names of the last stage begin, where the model has an attribute that says so. With `dense`, the
-    model gives logits [B, K, H, W], and its classifier may be a last convolution of single pixels as well.
+    BatchNorm layers, `affine` the scales and shifts of all normalisation layers, and `classifier` the last `nn.Linear`,
+    or a last convolution of single pixels. `last_stage` is how names of the last stage begin, where the model has an
+    attribute that says so. With `dense`, the model gives logits [B, K, H, W].
     With `bf16`, convolutions and matrix products compute with bfloat16 (on a GPU) and activations are kept so;
     parameters, statistics, logits and features are float32. `output` picks the logits from what the model gives, and
     the forms of x are those of `outputs`.
@@ -194,6 +194,8 @@ class Network:
 
     def _catch_features(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         features = inputs[0]
+        if not self.dense and isinstance(layer, nn.Conv2d):
+            features = features.flatten(1)
         if self.dense:
             pixels = features.movedim(1, -1) if isinstance(layer, nn.Conv2d) else features
             features = pixels.reshape(-1, pixels.shape[-1])
@@ -268,10 +270,13 @@ def _full(x: Tensor) -> Tensor:
 
 
 def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
-    """Return the last `nn.Linear` and its name; of a dense model the last layer with weights, if it sees one pixel."""
-    if not dense:
-        linear = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-        return linear[-1] if linear else ("", None)
+    """Return the last `nn.Linear` and its name; of a model without one, or a dense one, the last layer with weights.
+
+    That layer counts only if it sees one pixel.
+    """
+    linear = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    if linear and not dense:
+        return linear[-1]
     weighing = (nn.Linear, nn.modules.conv._ConvNd)
     name, last = ([("", module)] + [(n, m) for n, m in module.named_modules() if isinstance(m, weighing)])[-1]
     pointwise = isinstance(last, nn.Linear) or (isinstance(last, nn.Conv2d) and last.kernel_size == (1, 1))

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedctta.errors import UserError, unknown
 from fedctta.files import whole
 from fedctta.models import ARCHITECTURES, build
+from fedctta.models.checkpoints import read_tensors, strip_prefix
 
 PACKAGED = Path(__file__).parent / "weights"
 
@@ -99,23 +99,17 @@ def _words(variant: str) -> str:
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Fill `module` with the tensors of a safetensors file, which must be exactly the module's own."""
-    if not path.is_file():
-        raise UserError(f"no weights at {path}: check the path, or use weights=auto")
-    try:
-        stored = _without_counters(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{path} is damaged or not a safetensors file: make it again with `fedctta pretrain`"
-        ) from error
+    """Fill `module` with the tensors of a file (see `checkpoints`), which must be exactly the module's own."""
     wanted = _state(module)
+    stored = strip_prefix(_without_counters(read_tensors(path)), wanted)
     mismatch = _first_mismatch(wanted, stored)
     if mismatch is not None:
         raise UserError(f"{path} does not fit this network ({mismatch}): choose the model it was made for")
     for name, tensor in stored.items():
         if not tensor.isfinite().all():
             raise UserError(f"{path} holds values that are not finite in {name}: make it again")
-    module.load_state_dict({name: stored[name].float() for name in wanted}, strict=False)
+    # `load_state_dict` converts each to the type of the module's own: half precision to float32, indices stay whole
+    module.load_state_dict({name: stored[name] for name in wanted}, strict=False)
 
 
 def save_weights(module: nn.Module, path: Path, card: Mapping[str, Any], half: bool = True) -> None:
