@@ -2,7 +2,7 @@
 
     python benchmarks/engine.py [--rounds 30] [--repeats 5] [--adapter bn] [--device auto] [--memory-rounds 700]
 
-One run prints, for every aggregator, seconds a round of
+One run prints, for every aggregator, seconds per round of
 
 (a) plain inference: the source model in evaluation mode on as many images as a round passes through the network,
 (b) our round: read, adapt, upload, aggregate, download, predict, record,
@@ -157,7 +157,7 @@ def main() -> None:
                 if repeat:  # the first is for warming up
                     took[name].append(spent)
         ms = {name: 1000 * statistics.median(times) for name, times in took.items()}
-        print(f"ResNet-8, {CLIENTS} clients, batch {BATCH}, {options.adapter}, {device}; milliseconds a round")
+        print(f"ResNet-8, {CLIENTS} clients, batch {BATCH}, {options.adapter}, {device}; milliseconds per round")
         print(f"(a) plain inference, {passes * CLIENTS * BATCH} image passes: {ms['a']:.1f}")
         print(f"{'aggregator':12}{'(b) ours':>10}{'(c) loop':>10}{'(b) / (a)':>11}{'(c) / (b)':>11}")
         for name in names:

@@ -2,7 +2,7 @@
 
     python benchmarks/fedtsa.py [--clients 20] [--dim 256] [--window 10] [--epochs 100] [--device auto]
 
-One run prints milliseconds a round (drawing masks and training the block) of
+One run prints milliseconds per round (drawing masks and training the block) of
 
 (a) ours with the paper's masks and loss,
 (b) ours with the published code's masks and loss,
@@ -175,7 +175,7 @@ def main() -> None:
         ms = {name: 1000 * statistics.median(times) for name, times in took.items()}
         for name, value in ms.items():
             ratio = ms["(c) straightforward"] / value
-            print(f"{name:20}{value:8.0f} ms a round (best {1000 * min(took[name]):.0f}){ratio:8.2f} x as fast as (c)")
+            print(f"{name:20}{value:8.0f} ms per round (best {1000 * min(took[name]):.0f}){ratio:8.2f} x as fast as (c)")
         reset_peak_memory(device)
         for t in range(options.memory_rounds):
             ours(arriving(t))

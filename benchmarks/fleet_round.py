@@ -97,7 +97,7 @@ def report(observer: Observer, status: dict[str, Any], options: argparse.Namespa
     for column in ("", "median", "least", "most"):
         table.add_column(column, justify="right" if column else "left")
     numbers = (statistics.median(seconds), min(seconds), max(seconds))
-    table.add_row("seconds a round", *(f"{number:.1f}" for number in numbers))
+    table.add_row("seconds per round", *(f"{number:.1f}" for number in numbers))
     table.add_row("KB up a round, all devices", f"{up_:.1f}", "", "")
     table.add_row("KB down a round, all devices", f"{down:.1f}", "", "")
     memory = Table(title="Memory, MB resident")

@@ -47,7 +47,7 @@ class Section:
     asked: str
     columns: Mapping[str, Values]
     servers: Sequence[str] = SERVERS
-    apart: int = 0  # so many clients, those who lie in some columns, are counted in none
+    apart: int = 0  # number of clients that are counted in no column: they lie in some
 
 
 def sections() -> dict[str, Section]:
@@ -183,7 +183,7 @@ def captured(play: Callable[[Tensors], Tensors], memory: Tensors) -> Callable[[T
 
 @torch.no_grad()
 def cost(device: torch.device, clients: int = 200, before: int = 20, rounds: int = 50) -> str:
-    """Say what a round costs the server with so many clients of ResNet-8 under bn, and what it remembers.
+    """Say what a round costs the server with this many clients of ResNet-8 under bn, and what it remembers.
 
     On CUDA rounds are replayed as graphs, as they are in a simulation.
     """
@@ -220,7 +220,7 @@ def cost(device: torch.device, clients: int = 200, before: int = 20, rounds: int
     way = "replayed as CUDA graphs" if graphs else "played operation by operation"
     return (
         "## Cost\n\n"
-        f"{clients} clients, ResNet-8, bn, {device}: {ms['kin']:.2f} ms a round for the server against"
+        f"{clients} clients, ResNet-8, bn, {device}: {ms['kin']:.2f} ms per round for the server against"
         f" {ms['fedavg']:.2f} ms of FedAvg ({ms['kin'] / ms['fedavg']:.2f} times; asked: at most 2), median of {rounds}"
         f" rounds {way}. It remembers {held[0] / 2**20:.2f} MiB after {before} rounds and {held[1] / 2**20:.2f} MiB"
         f" after {2 * before + rounds}; a client sends 88 bytes beside its model.\n"

@@ -48,7 +48,7 @@ def test_the_table_has_times_ratios_speed_and_memory(plan, rows):
 
 
 def test_ways_that_are_not_asked_for_have_no_columns(rows):
-    head = grids(rows, ("b", "d"))["milliseconds a round"][0]
+    head = grids(rows, ("b", "d"))["milliseconds per round"][0]
     assert head[4:] == ["b ours", "d published way", "d/b"]
 
 

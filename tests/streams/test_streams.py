@@ -160,7 +160,7 @@ def test_temporal_heterogeneity_is_one_when_every_slot_differs(domains):
         ({"slots": 0}, "slots=0 must be at least 1"),
         ({"batch": -1}, "batch=-1 must be at least 1"),
         ({"batch": 5}, "4 clients x 15 images need more than the 48 images .* or samples=overlap"),
-        ({"batch": 17, "sampler": Overlap()}, "^51 images a client are more than the 48 .* use fewer slots or a sm"),
+        ({"batch": 17, "sampler": Overlap()}, "^51 images per client are more than the 48 .* use fewer slots or a sm"),
     ],
 )
 def test_a_stream_that_cannot_be_is_told(domains, change, message):

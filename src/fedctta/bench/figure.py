@@ -36,7 +36,7 @@ def plot(rows: Sequence[Row], ways: Sequence[str]) -> Figure:
                 here = [r for r in rows if (r.cell.model, r.cell.adapter, r.cell.aggregator) == panel]
                 _draw(axes, here, ways)
                 axes.set_title(f"{model}, {adapter}+{aggregator}", size=8)
-            line[0].set_ylabel("ms a round")
+            line[0].set_ylabel("ms per round")
         first = grid[0][0]  # its scales are everybody's
         first.set(xscale="log", yscale="log", xlim=(counts[0] / 1.6, counts[-1] * 1.6))
         first.set_xticks(counts, [f"{count:,}" for count in counts])

@@ -40,7 +40,7 @@ def grids(rows: Sequence[Row], ways: Sequence[str]) -> dict[str, Grid]:
         speed = [number(row.images_per_second(way), 0) for way in ways]
         peaks = [timing.peak_mb if (timing := row.timing(way)) else float("nan") for way in ways]
         second.append([*name, *speed, *(number(peak, 0) for peak in peaks)])
-    return {"milliseconds a round": (times, first), "images a second, and peak memory": (costs, second)}
+    return {"milliseconds per round": (times, first), "images per second, and peak memory": (costs, second)}
 
 
 def skipped(rows: Sequence[Row]) -> list[str]:

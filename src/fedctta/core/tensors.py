@@ -26,7 +26,7 @@ def only(names: Iterable[str], tensors: Tensors) -> Tensors:
 
 
 def choose(condition: Tensor, new: Tensors, old: Tensors) -> Tensors:
-    """Return `new` where the condition (one truth value a client) holds and `old` elsewhere: a branch for vmap."""
+    """Return `new` where the condition (one truth value per client) holds and `old` elsewhere: a branch for vmap."""
     return {name: torch.where(condition, tensor, old[name]) for name, tensor in new.items()}
 
 

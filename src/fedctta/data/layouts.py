@@ -69,7 +69,7 @@ def read_pickles(folder: Path, edition: Edition, split: str) -> Arrays:
             raise ValueError(f"{path.name} holds no batch of images")
         rows, labels = (content.get(key.encode()) for key in ("data", edition.label_key))
         if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape[1:] != (3072,):
-            raise ValueError(f'{path.name} has no "data" of 3072 bytes an image')
+            raise ValueError(f'{path.name} has no "data" of 3072 bytes per image')
         if not isinstance(labels, list) or len(labels) != len(rows):
             raise ValueError(f'{path.name} has no "{edition.label_key}" for its {len(rows)} images')
         return _planes(rows), np.array(labels, np.int64)

@@ -76,7 +76,7 @@ def time_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
 
 
 def domain_figure(column: Column, colours: Mapping[str, Pen]) -> Figure:
-    """Accuracy by domain: one line a domain, one dot a method."""
+    """Accuracy by domain: one line per domain, one dot per method."""
     with mpl.rc_context(STYLE):
         figure = new_figure(7.5, 1.6 + 0.27 * len(_domains(column)))
         axes = figure.subplots()

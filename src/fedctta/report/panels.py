@@ -39,7 +39,7 @@ def panel_figure(table: Comparison) -> Figure | None:
 
 
 def dots_figure(table: Comparison) -> Figure:
-    """Methods down: one picture a setting, or one line a domain or position, the paper's numbers beside ours."""
+    """Methods down: one picture per setting, or one line per domain or position, the paper's numbers beside ours."""
     if table.across != "mean":
         return lines_figure(table)
     labels = [line.label for line in table.lines]
@@ -63,7 +63,7 @@ def dots_figure(table: Comparison) -> Figure:
 
 
 def lines_figure(table: Comparison) -> Figure:
-    """One line a method over the columns; the paper's numbers as diamonds of the same colour."""
+    """One line per method over the columns; the paper's numbers as diamonds of the same colour."""
     names = table.columns if table.across == "mean" else table.columns[:-1]  # the last is the mean
     colours = pens(line.label for line in table.lines)
     figure = new_figure(8 if len(names) > 8 else 6, 4.2)
@@ -97,7 +97,7 @@ def lines_figure(table: Comparison) -> Figure:
 
 
 def matrices_figure(table: Comparison) -> Figure:
-    """Who listens to whom, one line a method and one picture a moment, clients numbered from 1."""
+    """Who listens to whom, one line per method and one picture per moment, clients numbered from 1."""
     runs = _first_runs(table)
     figure = new_figure(1.2 + 1.75 * MOMENTS, 0.5 + 1.95 * len(runs))
     axes = figure.subplots(len(runs), MOMENTS, squeeze=False)

@@ -105,7 +105,7 @@ class Table:
         return "\n".join(_markdown(grid) for grid in self._grids(bold="**{}**", clean=_no_bars))
 
     def csv(self) -> str:
-        """Return one line a method and column, full precision, empty where a number is not known."""
+        """Return one line per method and column, full precision, empty where a number is not known."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         unknown = {"miou": self.dense, "forgetting": self.forgets}

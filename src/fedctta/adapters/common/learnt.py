@@ -1,4 +1,4 @@
-"""What methods learnt at the source: one file a method and model, in the user's cache or in the package.
+"""What methods learnt at the source: one file per method and model, in the user's cache or in the package.
 
 For "auto" the file's name holds a hash of the model that it was learnt for.
 """

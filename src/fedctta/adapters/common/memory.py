@@ -72,7 +72,7 @@ def keep_books(book: Tensor, rows: Tensor, quota: float) -> list[Tensor]:
         label, arrival, doubt, _ = book.unbind()
         score = torch.sigmoid((time - arrival) / len(places)) + doubt
         same = label == row[0]
-        crowd = (label[:, None] == label).sum(0)  # an image's class has so many; a class more outweighs any score
+        crowd = (label[:, None] == label).sum(0)  # how many have an image's class; one more outweighs any score
         among = torch.where(same.sum() < quota, score + 4 * crowd, torch.where(same, score, -torch.inf))
         leaves = (places == among.argmax()) & (score > 0.5 + row[2])
         book = torch.where(leaves, row[:, None], book)
