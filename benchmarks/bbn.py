@@ -2,10 +2,10 @@
 
     python benchmarks/bbn.py [--model wrn-40-2] [--clients 10] [--batch 200] [--repeats 3] [--lift vmap] [--device auto]
 
-One run prints, for every adapter, seconds per round (adapt, average, predict) of this many clients, each the median over
-interleaved repeats, so that a busy machine slows all alike, and the ratio to Tent. Counted in forward passes, with a
-backward pass to scales and shifts as one more: Tent 1 + 1 and 1 to predict; BBN 1 to label, 1 for the source, 1 + 1 for
-teacher and student each, and 1 to predict. That is 7 / 3.
+One run prints, for every adapter, seconds per round (adapt, average, predict) of this many clients, and the ratio to
+Tent. Each is the median over interleaved repeats, so that a busy machine slows all alike. Counted in forward passes,
+with a backward pass to scales and shifts as one more: Tent 1 + 1 and 1 to predict; BBN 1 to label, 1 for the source,
+1 + 1 for teacher and student each, and 1 to predict. That is 7 / 3.
 """
 
 from __future__ import annotations

@@ -175,7 +175,9 @@ def main() -> None:
         ms = {name: 1000 * statistics.median(times) for name, times in took.items()}
         for name, value in ms.items():
             ratio = ms["(c) straightforward"] / value
-            print(f"{name:20}{value:8.0f} ms per round (best {1000 * min(took[name]):.0f}){ratio:8.2f} x as fast as (c)")
+            print(
+                f"{name:20}{value:8.0f} ms per round (best {1000 * min(took[name]):.0f}){ratio:8.2f} x as fast as (c)"
+            )
         reset_peak_memory(device)
         for t in range(options.memory_rounds):
             ours(arriving(t))

@@ -41,7 +41,8 @@ class Overlap(Sampler):
         """Shuffle all images anew for every client."""
         if need > len(labels):
             raise UserError(
-                f"{need} images per client are more than the {len(labels)} there are: use fewer slots or a smaller batch"
+                f"{need} images per client are more than the {len(labels)} there are: use fewer slots or a smaller"
+                " batch"
             )
         # Copies, so that the rest of every client's shuffle can be forgotten.
         return np.stack([rng.permutation(len(labels))[:need].copy() for _ in range(clients)])

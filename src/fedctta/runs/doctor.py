@@ -1,0 +1,200 @@
+"""Say in plain words whether a model and images fit each other, and which adapters would work on them.
+
+Normalisation is checked by the model's own memory. BatchNorm layers store the mean m and variance v that their inputs
+had in training. For images like those of training, the means m' and variances v' of a batch are near them:
+
+    misfit = mean over channels of the first layers of  1/2 ((m' - m)^2 / v + v' / v - 1 - log(v' / v))
+
+which is the divergence of one Gaussian from the other. If another scaling of the images fits far better, it is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedctta.adapters import Adapter, adapters
+from fedctta.core.network import Network
+from fedctta.core.norm_layers import normalises
+from fedctta.core.norms import Statistics, batch_statistics
+from fedctta.errors import UserError
+
+FIRST_LAYERS = 3
+FAR = 3.0  # times: a scaling that fits so much better is told
+REPEATS = 3
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+Level = Literal["fine", "note", "wrong"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at, and what was found."""
+
+    about: str
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether an adapter works on the model: the reason if not, else its cost as a multiple of plain inference."""
+
+    name: str
+    refusal: str
+    cost: float
+
+
+def examine(network: Network, x: Tensor, labels: Tensor | None = None) -> list[Finding]:
+    """Look at a model and a batch of images x[B, C, ...] as it gets them."""
+    found = [*_shape(network, x), *_range(x)]
+    with torch.no_grad():
+        try:
+            logits = network({}, x).logits
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            return [*found, Finding("model", "wrong", f"it cannot take images of {_form(x)}: {reason}")]
+        found.extend([*_norms(network), *_output(logits, len(x), labels), *_scaling(network, x)])
+    return found
+
+
+def try_adapters(network: Network, x: Tensor, source_images: Tensor) -> list[Fit]:
+    """Try every adapter with its default parameters on one batch; the cheapest first, those that refuse last."""
+    plain = _time(lambda: network({}, x))
+    tried = (_try(adapter, network, x, source_images, plain) for adapter in adapters.usual().values())
+    return sorted(tried, key=lambda fit: (fit.cost, fit.name))
+
+
+def misfit(network: Network, x: Tensor) -> float:
+    """Return how far the first BatchNorm layers' inputs are from those of training; 0: no difference."""
+    seen: list[Tensor] = []
+
+    def rule(name: str, inputs: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        if len(seen) < FIRST_LAYERS:
+            now, var = batch_statistics(inputs), old.var.clamp_min(1e-8)
+            ratio = (now.var / var).clamp_min(1e-8)
+            seen.append(((now.mean - old.mean).square() / var + ratio - 1 - ratio.log()).mean() / 2)
+        return old, old
+
+    network({}, x, rule)
+    return float(torch.stack(seen).mean())
+
+
+def scalings(channels: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
+    """Return usual scalings of images in [0, 1], and what undoes them, by what to do."""
+    ways: dict[str, Callable[[Tensor], Tensor]] = {
+        "multiply by 255": lambda x: 255 * x,
+        "divide by 255": lambda x: x / 255,
+    }
+    if channels == 3:
+        for name, known in {"ImageNet's mean and std": IMAGENET, "mean 0.5 and std 0.5": HALVES}.items():
+            ways[f"normalise with {name}"] = partial(_normalise, known)
+            ways[f"do not normalise with {name}, the model or the data have done it"] = partial(_undo, known)
+        ways["swap red and blue"] = lambda x: x.flip(1)
+    return ways
+
+
+def _normalise(known: tuple[Sequence[float], Sequence[float]], x: Tensor) -> Tensor:
+    mean, std = (x.new_tensor(values).view(-1, 1, 1) for values in known)
+    return (x - mean) / std
+
+
+def _undo(known: tuple[Sequence[float], Sequence[float]], x: Tensor) -> Tensor:
+    mean, std = (x.new_tensor(values).view(-1, 1, 1) for values in known)
+    return x * std + mean
+
+
+def _scaling(network: Network, x: Tensor) -> Iterator[Finding]:
+    if not network.norms:
+        yield Finding("normalisation", "note", "cannot be checked: the model stores no statistics of its training")
+        return
+    here = misfit(network, x)
+    others = {name: misfit(network, scale(x)) for name, scale in scalings(x.shape[1]).items()}
+    best = min(others, key=lambda name: others[name])
+    if here > FAR * others[best] and here > 0.1:
+        said = f"looks wrong: {best} (misfit {others[best]:.2f} with it, {here:.2f} as it is)"
+        yield Finding("normalisation", "wrong", said)
+    else:
+        yield Finding("normalisation", "fine", f"fits the stored statistics best as it is (misfit {here:.2f})")
+
+
+def _shape(network: Network, x: Tensor) -> Iterator[Finding]:
+    first = next((m for m in network.module.modules() if isinstance(m, nn.modules.conv._ConvNd | nn.Linear)), None)
+    if first is None:
+        return
+    wanted, found = (first.in_channels if isinstance(first, nn.modules.conv._ConvNd) else first.in_features), x.shape[1]
+    said = f"{_form(x)}; the first layer takes {wanted} channels"
+    yield Finding("input", "fine" if wanted == found or isinstance(first, nn.Linear) else "wrong", said)
+
+
+def _range(x: Tensor) -> Iterator[Finding]:
+    low, high = (float(value) for value in torch.aminmax(x))
+    usual = low > -10 and high < 10 and low < high
+    yield Finding(
+        "range", "fine" if usual else "wrong", f"values from {low:.3g} to {high:.3g}, mean {float(x.mean()):.3g}"
+    )
+
+
+def _norms(network: Network) -> Iterator[Finding]:
+    kinds = Counter(type(layer).__name__ for layer in network.module.modules() if normalises(layer))
+    said = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"
+    yield Finding("norm layers", "fine" if kinds else "note", said)
+
+
+def _output(logits: Tensor, count: int, labels: Tensor | None) -> Iterator[Finding]:
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        yield Finding("output", "wrong", f"{list(logits.shape)}: give one logit per class, [{count}, classes]")
+        return
+    shares = logits.softmax(1)
+    top = torch.bincount(shares.argmax(1), minlength=logits.shape[1]).max().item() / len(logits)
+    said = (
+        f"{logits.shape[1]} classes; mean confidence {float(shares.amax(1).mean()):.2f}, most frequent class {top:.0%}"
+    )
+    yield Finding("output", "note" if top > 0.9 and len(logits) >= 20 else "fine", said)
+    if labels is not None:
+        accuracy = float((logits.argmax(1) == labels.to(logits.device)).float().mean())
+        yield Finding("accuracy", "fine", f"{accuracy:.1%} without adaptation, of {len(labels)} images")
+
+
+def _try(adapter: Adapter, network: Network, x: Tensor, source_images: Tensor, plain: float) -> Fit:
+    def adapt() -> Any:
+        return adapter.predict(network, adapter.adapt(network, client, x), x)
+
+    try:
+        with torch.no_grad():
+            adapter.check(network, len(x))
+            client = adapter.init(network)
+            if adapter.source_images:
+                learnt = adapter.study(network, source_images[: adapter.source_images], len(x))
+                client = client._replace(private={**client.private, **learnt})
+            return Fit(adapter.name, "", _time(adapt) / plain)
+    except UserError as error:
+        return Fit(adapter.name, str(error), float("inf"))
+    except RuntimeError as error:
+        return Fit(adapter.name, str(error).strip().splitlines()[0], float("inf"))
+
+
+def _time(work: Callable[[], Any], repeats: int = REPEATS) -> float:
+    """Return the median of the seconds that some work takes, after it was done once."""
+    seconds: list[float] = []
+    with torch.no_grad():
+        work()
+        for _ in range(repeats):
+            began = perf_counter()
+            work()
+            seconds.append(perf_counter() - began)
+    return median(seconds)
+
+
+def _form(x: Tensor) -> str:
+    sizes: Sequence[int] = x.shape[1:]
+    return "x".join(map(str, sizes))

@@ -1,0 +1,112 @@
+"""The doctor finds what was planted: wrong scalings, channels, outputs; and says which adapters work."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedctta.adapters import adapters
+from fedctta.core.network import Network
+from fedctta.data.shapes import load as load_shapes
+from fedctta.models.inputs import Normalise, to_input
+from fedctta.models.zoo import load_model
+from fedctta.runs.doctor import IMAGENET, examine, misfit, try_adapters
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return load_model("resnet8-w16", "shapes-c")
+
+
+@pytest.fixture(scope="module")
+def clean():
+    data = load_shapes("test")
+    return to_input(data.images[:64]), torch.tensor(data.labels[:64])
+
+
+def of(found, about):
+    return next(finding for finding in found if finding.about == about)
+
+
+def test_a_model_that_fits_is_told_so(trained, clean):
+    found = examine(Network(trained), *clean)
+    assert {finding.level for finding in found} == {"fine"}
+    assert "3x32x32; the first layer takes 3 channels" in of(found, "input").text
+    assert "BatchNorm2d" in of(found, "norm layers").text
+    right = float((trained(clean[0]).argmax(1) == clean[1]).float().mean())
+    assert of(found, "accuracy").text.startswith(f"{right:.1%} without adaptation, of 64 images")
+
+
+class Unscaled(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x / 255)
+
+
+@pytest.mark.parametrize(
+    ("plant", "remedy"),
+    [
+        (lambda module: nn.Sequential(Normalise(*IMAGENET), module), "do not normalise with ImageNet"),
+        (lambda module: nn.Sequential(Normalise((0.5,) * 3, (0.5,) * 3), module), "do not normalise with mean 0.5"),
+        (Unscaled, "multiply by 255"),
+    ],
+)
+def test_a_planted_wrong_scaling_is_found(plant, remedy, trained, clean):
+    finding = of(examine(Network(plant(trained)), *clean), "normalisation")
+    assert finding.level == "wrong"
+    assert remedy in finding.text
+
+
+def test_images_of_another_scale_are_found(trained, clean):
+    images, labels = clean
+    assert "divide by 255" in of(examine(Network(trained), 255 * images, labels), "normalisation").text
+    assert of(examine(Network(trained), 255 * images, labels), "range").level == "wrong"
+
+
+def test_misfit_is_the_divergence_by_hand():
+    module = nn.Sequential(nn.Identity(), nn.BatchNorm1d(1), nn.Linear(1, 2))
+    module[1].running_mean.fill_(1.0)
+    module[1].running_var.fill_(4.0)
+    x = torch.tensor([[2.0], [4.0]])  # mean 3, variance 1
+    expected = ((3 - 1) ** 2 / 4 + 1 / 4 - 1 - torch.tensor(1 / 4).log()) / 2
+    assert misfit(Network(module), x) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize(
+    ("module", "about", "said"),
+    [
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(3)),
+            "input",
+            "first layer takes 1 channels",
+        ),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1)), "output", "one logit per class"),
+    ],
+)
+def test_what_does_not_fit_is_told(module, about, said, clean):
+    if about == "input":
+        module(torch.zeros(1, 1, 32, 32))
+    finding = of(examine(Network(module), clean[0]), about)
+    assert finding.level == "wrong"
+    assert said in finding.text
+
+
+def test_a_model_without_statistics_cannot_be_checked(clean):
+    width = 3 * 32 * 32
+    found = examine(Network(nn.Sequential(nn.Flatten(), nn.LayerNorm(width), nn.Linear(width, 4))), clean[0])
+    assert of(found, "normalisation").level == "note"
+    assert of(found, "norm layers").text == "1 LayerNorm"
+
+
+def test_adapters_are_tried(tiny_network):
+    x = torch.rand(4, 3, 8, 8)
+    fits = {fit.name: fit for fit in try_adapters(tiny_network, x, x)}
+    assert fits.keys() == adapters.usual().keys()
+    assert fits["none"].refusal == fits["bn"].refusal == ""
+    assert fits["cotta"].cost > fits["none"].cost > 0
+    assert "rotta.side" in fits["rotta"].refusal
+    assert list(fits)[-1] in {name for name, fit in fits.items() if fit.refusal}
