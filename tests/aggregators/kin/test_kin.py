@@ -1,4 +1,4 @@
-"""Beliefs, founding, memory and what is sent, by hand; liars, absences, and a little world of three domains."""
+"""The matrix and what is sent, by hand; liars, absences, and a little world of three domains."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.distributions import Normal
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, mix, restrict
-from fedctta.aggregators.kin import FADE, LATELY, Kin, alike, blend_rows, distances, found_domain, is_statistic, middle
+from fedctta.aggregators.kin import Kin
 from fedctta.aggregators.kin.appearance import NUMBERS
-from fedctta.core.clients import Client, by_loop, by_vmap, stack
+from fedctta.aggregators.kin.partiality import LATELY
+from fedctta.aggregators.kin.statistics_memory import FADE, is_statistic
+from fedctta.core.clients import Client, by_vmap, stack
 from fedctta.core.network import batch_statistics
-from fedctta.engine.rounds import Federation, bytes_each
+from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
 
 SERVER = SimpleNamespace(network=SimpleNamespace(device=torch.device("cpu")), clients=2)
@@ -72,82 +73,6 @@ def live(tiny_network, days, adapter=None, **parameters):
     return weights, models, state
 
 
-def test_a_belief_by_hand():
-    """Two domains met, 4 batches each or 1; spread of a domain and of everybody shrunk together."""
-    aggregator = Kin(domains=3, hazard=0.2, tolerance=0.05, strange=5.0)
-    memory = knowing(aggregator, [(0.0, 4.0), (0.3, 1.0)], 1)
-    memory["belief"] = torch.tensor([[0.7, 0.1, 0.0, 0.2]])
-    _, after = aggregator.collaborate(SERVER, Uploads({}, said([0.1]), everyone(1)), memory)
-    prior = 0.8 * torch.tensor([0.7, 0.1, 0.2]) + 0.2 / 3
-    widths = [(4 * 2 + 1) / 5, (1 * 2 + 1) / 2]
-    scales = [(w * (0.1 * (1 + 1 / n) + 0.05)) ** 0.5 for w, n in zip(widths, (4, 1), strict=True)]
-    fits = [
-        NUMBERS * Normal(centre, s).log_prob(torch.tensor(0.1)) for centre, s in zip((0.0, 0.3), scales, strict=True)
-    ]
-    strange = NUMBERS * Normal(0.0, 5.0**0.5).log_prob(torch.tensor(0.0))
-    expected = (prior.log() + torch.stack([*fits, strange])).softmax(0)
-    torch.testing.assert_close(after["belief"][0, [0, 1, 3]], expected, atol=1e-5, rtol=1e-4)
-    assert after["belief"][0, 2] == 0
-    torch.testing.assert_close(after["weight"][:2], FADE * torch.tensor([4.0, 1.0]) + expected[:2], atol=1e-5, rtol=0)
-    rate = expected[0] / after["weight"][0]
-    torch.testing.assert_close(after["look"][0], torch.full((NUMBERS,), 0.1 * rate.item()), atol=1e-5, rtol=0)
-
-
-def test_likeness_by_hand():
-    look = torch.tensor([[0.0], [0.7]]) * torch.ones(NUMBERS)
-    same = NUMBERS * Normal(0.0, 0.5).log_prob(torch.tensor(0.7))
-    other = NUMBERS * Normal(0.0, (0.25 * 8) ** 0.5).log_prob(torch.tensor(0.0))
-    odds = (same - other).sigmoid()
-    found_ = alike(look, torch.full((NUMBERS,), 0.25), torch.tensor(8.0))
-    torch.testing.assert_close(found_[0, 1], odds, atol=1e-5, rtol=1e-4)
-    assert found_[0, 0] > 0.9999
-
-
-def test_likeness_is_by_differences_however_far_from_zero():
-    """Looks of 30 that differ in the fifth digit, in units of a tiny variance."""
-    look = 30 + 4e-4 * torch.rand(6, NUMBERS, generator=torch.Generator().manual_seed(0))
-    variance, strange = torch.full((NUMBERS,), 4e-9), torch.tensor(8.0)
-    apart = ((look[:, None].double() - look) / (variance + 1e-8).sqrt().double()).square().sum(-1)
-    expected = (0.5 * (NUMBERS * strange.log() - apart)).sigmoid()
-    assert expected.min() < 0.1
-    torch.testing.assert_close(alike(look, variance, strange), expected.float(), atol=1e-3, rtol=0)
-
-
-def test_distances_are_by_differences_however_far_from_zero():
-    """Looks of 30 that differ in the fifth digit, in units of a tiny variance."""
-    generator = torch.Generator().manual_seed(0)
-    rows, centres = (30 + 4e-4 * torch.rand(count, NUMBERS, generator=generator) for count in (6, 4))
-    variance = 1e-8 * (1 + torch.rand(4, NUMBERS, generator=generator))
-    apart = (rows[:, None].double() - centres).square() / variance.double()
-    torch.testing.assert_close(distances(rows, centres, variance), apart.sum(-1).float(), atol=1e-3, rtol=1e-5)
-
-
-def test_the_median_is_over_those_heard():
-    rows, heard = torch.tensor([[3.0], [1.0], [9.0], [2.0]]), torch.tensor([True, True, False, True])
-    assert middle(rows, heard).tolist() == [2]
-    assert middle(rows, everyone(4)).tolist() == [2]
-    assert middle(rows, ~everyone(4)).tolist() == [1]
-
-
-def test_the_client_with_most_peers_founds_a_domain_in_the_lightest_place():
-    belief = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
-    like = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.9, 1.0], [0.0, 0.9, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
-    after, here = found_domain(belief, like, everyone(4), torch.tensor([5.0, 3.0]))
-    assert here.tolist() == [False, True]
-    assert after[:, 1].tolist() == [0, 1, 1, 0]
-    torch.testing.assert_close(after.sum(1), torch.ones(4))
-    assert after[0].tolist() == [0, 0, 1]
-
-
-def test_nothing_is_left_in_a_place_that_was_taken():
-    heed, rows = torch.tensor([[0.1, 1.0], [0.2, 0.0], [0.4, 0.0]]), torch.tensor([[1.0], [2.0], [4.0]])
-    weight, part, kept = Kin()._grown(torch.tensor([0.0, 3.0]), heed)
-    torch.testing.assert_close(weight, torch.tensor([0.7, 3 * FADE + 1]))
-    after = blend_rows(torch.tensor([[1e30], [2.0]]), kept, part, rows)
-    by_hand = [(0.1 + 0.4 + 1.6) / 0.7, (3 * FADE * 2 + 1) / (3 * FADE + 1)]
-    torch.testing.assert_close(after[:, 0], torch.tensor(by_hand))
-
-
 def test_an_absent_client_is_not_in_a_domain_that_gave_way():
     aggregator = Kin(domains=2)
     memory = knowing(aggregator, [(0.0, 9.0), (5.0, 1.0)], 3)
@@ -187,11 +112,12 @@ def test_who_waits_for_a_domain_of_its_own_is_alone():
     torch.testing.assert_close(first.matrix(), waiting, atol=1e-4, rtol=0)
 
 
-def test_nobody_founds_a_domain_when_all_are_known():
-    belief = torch.tensor([[0.6, 0.0, 0.4], [0.0, 1.0, 0.0]])
-    after, here = found_domain(belief, torch.ones(2, 2), everyone(2), torch.tensor([5.0, 3.0]))
-    assert not here.any()
-    torch.testing.assert_close(after, belief)
+@pytest.mark.parametrize(("adapter", "numbers"), [("bn", 2 * NUMBERS + 2), ("tent", 2 * NUMBERS + 1 + 4)])
+def test_a_signal_is_a_few_numbers(tiny_network, adapter, numbers):
+    """The look, the number of images; whether statistics are fresh, or what classes a learning client guesses."""
+    client = adapters.create(adapter).init(tiny_network)
+    signals = Kin().signal(tiny_network, client, batch("plain", 0))
+    assert sum(tensor.numel() for tensor in signals.values()) == numbers
 
 
 def test_what_is_sent_are_the_statistics_of_all_images_met_in_the_domain(tiny_network):
@@ -229,30 +155,6 @@ def test_who_comes_to_a_domain_met_before_gets_what_others_left_there(tiny_netwo
     own = adapters.create("bn").adapt(tiny_network, Client(tiny_network.statistics), batch("noisy", 501)).own
     gap = (models[5]["1.running_var"][1] - left).abs().sum()
     assert gap < 0.5 * (own["1.running_var"] - left).abs().sum()
-
-
-def test_statistics_of_this_batch_are_recognised(tiny_network):
-    x = batch("plain", 0)
-    for name, parameters, expected in (
-        ("bn", {}, 1),
-        ("bn", {"momentum": 0.5}, 0),
-        ("norm-ema", {}, 0),
-        ("grad", {}, 0),
-    ):
-        adapter = adapters.create(name, parameters)
-        client = adapter.adapt(tiny_network, adapter.init(tiny_network), x)
-        assert Kin().signal(tiny_network, client, x)["fresh"].item() == expected, name
-    tent = adapters.create("tent").init(tiny_network)
-    assert "fresh" not in Kin().signal(tiny_network, tent, x)
-
-
-@pytest.mark.parametrize("lift", [by_vmap, by_loop])
-def test_recognition_can_be_lifted(tiny_network, lift):
-    x, adapter = batches(["plain", "noisy"], 0), adapters.create("bn")
-    clients = lift(partial(adapter.adapt, tiny_network))(stack(adapter.init(tiny_network), 2), x)
-    signals = lift(partial(Kin().signal, tiny_network))(clients, x)
-    assert signals["fresh"].tolist() == [1, 1]
-    assert bytes_each(signals) == 4 * (2 * NUMBERS + 2)
 
 
 @pytest.mark.parametrize("adapter", ["grad", "tent"])

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedctta.aggregators import Uploads
 from fedctta.aggregators.common.groups import Groups
-from fedctta.aggregators.kin.partiality import excess, guesses
+from fedctta.aggregators.kin.partiality import LATELY, excess, guesses, remember_excess
 from fedctta.core.clients import by_loop, by_vmap
 from fedctta.core.network import Network
 
@@ -76,6 +77,15 @@ def test_an_excess_by_hand():
     expected = [third * (1 - 0) + third * (1 - 0.5)] * 2 + [2 * third * (same[2].item() - 0.5), 0.0]
     torch.testing.assert_close(found, torch.tensor(expected))
     torch.testing.assert_close(own, torch.tensor([2 * third, 2 * third, 2 * third * same[2].item(), 0.0]))
+
+
+def test_sums_fade_and_the_absent_keep_theirs():
+    kin, (mean, same) = together([1.0], [1.0]), said(sure(0, 0), sure(1, 1))
+    new, repeats = excess(kin, mean, same)
+    uploads = Uploads({}, {"guess": mean, "same": same}, torch.tensor([True, False]))
+    after = remember_excess(kin, uploads, {"excess": torch.tensor([2.0, 3.0]), "repeats": torch.tensor([4.0, 5.0])})
+    assert after["excess"].tolist() == pytest.approx([LATELY * 2 + new[0].item(), 3])
+    assert after["repeats"].tolist() == pytest.approx([LATELY * 4 + repeats[0].item(), 5])
 
 
 def test_it_is_the_sum_over_pairs():

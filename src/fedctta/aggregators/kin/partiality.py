@@ -20,8 +20,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedctta.aggregators import Uploads
 from fedctta.aggregators.common.groups import Groups
-from fedctta.core.network import Network
+from fedctta.core.network import Network, Tensors
+
+LATELY = 0.98  # factor per round by which older comparisons lose weight
 
 
 def guesses(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,3 +43,12 @@ def excess(kin: Groups, mean: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     own = (takes.sum(1) - itself) * same
     met = torch.addcmul(takes @ (gives @ mean), itself[:, None], mean, value=-1)
     return own - (mean * met).sum(1), own
+
+
+def remember_excess(kin: Groups, uploads: Uploads, memory: Tensors) -> Tensors:
+    """Return the sums over the last rounds of e_i and o_i; absent clients keep theirs."""
+    mean, same = (uploads.signals[name].nan_to_num(0, 0, 0).clamp(0, 1) for name in ("guess", "same"))
+    return {
+        name: torch.where(uploads.active, torch.add(new, memory[name], alpha=LATELY), memory[name])
+        for name, new in zip(("excess", "repeats"), excess(kin, mean, same), strict=True)
+    }
