@@ -1,6 +1,6 @@
 """FedTSA's block the way its published code has it: modules, masks drawn by numpy client by client, torch's Adam.
 
-The equations are in `fedctta.aggregators.fedtsa`; what is drawn for the masks is `attention.sized_masks`.
+The equations are in `fedctta.aggregators.fedtsa`; what is drawn for the masks is `masks.draw_sized_masks`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedctta.aggregators.fedtsa.attention import Training
+from fedctta.aggregators.fedtsa.training import Training
 
 _RANDOM = np.random.default_rng(0)
 

@@ -18,7 +18,7 @@ from time import perf_counter
 
 import torch
 
-from fedctta.aggregators.fedtsa.attention import captured
+from fedctta.aggregators.fedtsa.captured_training import capture
 from fedctta.bench.cells import MIN_ROUNDS, Cell, Plan
 from fedctta.bench.memory import shortage
 from fedctta.bench.ways import WAYS
@@ -193,7 +193,7 @@ def together(one: Timing | Skipped | None, other: Timing | Skipped) -> Timing | 
 
 def _let_go(device: torch.device) -> None:
     """Free what the way before has left, its CUDA graphs included."""
-    captured.cache_clear()
+    capture.cache_clear()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

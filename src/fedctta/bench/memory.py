@@ -11,7 +11,7 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.aggregators.fedtsa import FedTSA
-from fedctta.aggregators.fedtsa.attention import epochs_at_once, numbers
+from fedctta.aggregators.fedtsa.noise import choose_epochs_at_once, count_numbers
 from fedctta.bench.cells import Cell
 from fedctta.core.network import Network, Tensors
 from fedctta.models import build
@@ -59,8 +59,8 @@ def shortage(cell: Cell, way: str, device: torch.device) -> str | None:
 def _block(clients: int) -> int:
     """Roughly what FedTSA's training takes: noise as it is drawn, and what two passes keep of all pairs."""
     slots, how = FedTSA().constants.window, FedTSA().training
-    epoch = numbers(clients, slots, how)
-    return (DRAWN * epochs_at_once(epoch, how) + KEPT) * epoch
+    epoch = count_numbers(clients, slots, how)
+    return (DRAWN * choose_epochs_at_once(epoch, how) + KEPT) * epoch
 
 
 @lru_cache

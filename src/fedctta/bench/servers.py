@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from fedctta.aggregators.fedctta import FedCTTA
 from fedctta.aggregators.fedtsa import FedTSA
-from fedctta.aggregators.fedtsa.attention import noise_of, train
+from fedctta.aggregators.fedtsa.noise import prepare_noise
+from fedctta.aggregators.fedtsa.training import train
 from fedctta.bench.block import train_block
 from fedctta.bench.plain_clients import PlainClient
 
@@ -70,7 +71,7 @@ class _Attended:
         x = torch.stack(self.history, 1)
         if self.published:
             return train_block(x, how).cpu()
-        noise = noise_of(torch.randint(2**32, (), device=x.device), len(x), slots, how)
+        noise = prepare_noise(torch.randint(2**32, (), device=x.device), len(x), slots, how)
         return train(x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device), noise, how).clients
 
 

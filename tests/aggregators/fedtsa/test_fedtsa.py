@@ -1,4 +1,4 @@
-"""FedTSA's window, its parameters and what its matrix looks like; the block itself is tested in test_attention."""
+"""FedTSA's window, its parameters and what its matrix looks like."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def test_ablations_leave_out_what_they_say():
 @pytest.mark.parametrize("at_once", [80, 2**24])
 def test_rounds_foreseen_are_rounds_played(parameters, at_once, monkeypatch):
     """All blocks trained at once, or in parts, give the matrices of one training a round."""
-    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", at_once)  # 80 numbers are a block or two
-    monkeypatch.setattr("fedctta.aggregators.fedtsa.TOO_FEW", 1)
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.foresight.AT_ONCE", at_once)  # 80 numbers are a block or two
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.foresight.TOO_FEW", 1)
     method = FedTSA(**parameters, window=3, epochs=10, lr=1e-2)
     server, batches = normalising(), 2 * torch.rand(5, 3, 2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     memory, ahead = method.init(server), method.init(server) | method.foresee(server, batches.__getitem__, range(5))
@@ -224,29 +224,6 @@ def test_the_port_differs_from_the_code_in_its_constants_and_under_bn(adapter, s
     (port, port_weights), (code, code_weights) = found
     assert torch.equal(port_weights, code_weights)
     assert all(torch.equal(port[name], code[name]) == same for name in tiny_network.statistics)
-
-
-def test_too_many_clients_are_not_foreseen(monkeypatch):
-    monkeypatch.setattr("fedctta.aggregators.fedtsa.LARGEST", 8)
-    assert FedTSA().foresee(make_server(), lambda t: torch.zeros(3, 2, 1, 2, 2), range(1)) == {}
-
-
-def test_without_a_round_that_aggregates_nothing_is_foreseen():
-    assert FedTSA().foresee(make_server(), lambda t: torch.zeros(3, 2, 1, 2, 2), []) == {}
-
-
-def test_large_blocks_are_trained_round_by_round(monkeypatch):
-    asked = []
-
-    def read(t):
-        asked.append(t)
-        return torch.zeros(3, 2, 1, 2, 2)
-
-    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", 8 * 5 * 16 - 1)  # a block has 5 x 16 numbers
-    assert FedTSA().foresee(make_server(), read, range(4)) == {}
-    assert asked == [0]
-    monkeypatch.setattr("fedctta.aggregators.fedtsa.AT_ONCE", 8 * 5 * 16)
-    assert FedTSA(epochs=1).foresee(make_server(), read, range(4))["foreseen"].shape == (4, 3, 3)
 
 
 def test_constants_are_the_variants_unless_given():

@@ -1,7 +1,7 @@
 """FedTSA: a small attention block, trained by the server in every round, says who collaborates with whom.
 
 Client i uploads the indicator p_i^t: the mean feature, over its batch of slot t, of the frozen source model. The server
-keeps the last T slots of all clients, X, and trains a fresh TS-Block on them (see `attention`):
+keeps the last T slots of all clients, X, and trains a fresh TS-Block on them (`attention`, `training`):
 
     A_i^(T) = Q K^T / sqrt(D),  X^TA  = softmax(A_i^(T)) X          over the slots of a client    (Eq. 9-11)
     A_t^(S) = Q K^T / sqrt(D),  X^TSA = softmax(A_t^(S)) X^TA       over the clients of a slot    (Eq. 12-14)
@@ -21,8 +21,8 @@ Where the paper leaves a choice or cannot be meant as printed:
   second term of Eq. 18, so that lambda = 1 draws W towards the uniform matrix; excluding does not.
 - Norms are Frobenius norms. Epochs, and that the best one counts, are the published code's; so are layers with bias.
 
-`variant=code` is the published code: masks of fixed size that exclude what they mask (see `attention.sized_masks`),
-mean squared errors, T = 5, lambda = 0.1, lr = 1e-4, where the paper has 10, 1 and 1e-3.
+`variant=code` is the published code: masks of fixed size that exclude what they mask (`masks`), mean squared
+errors, T = 5, lambda = 0.1, lr = 1e-4, where the paper has 10, 1 and 1e-3.
 
 `variant=port` is FedTSA as the repository of FedCTTA has it, a baseline there: the same masks and loss with T = 10,
 lambda = 0.5 and lr = 1e-4. Where clients own BatchNorm statistics only, it mixes what the block attends to over time in
@@ -48,11 +48,12 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Server, Uploads
 from fedctta.aggregators.common.vectors import for_active, owns_weights
-from fedctta.aggregators.fedtsa.attention import Attended, Training, attend, identity_block, noise_of, train
+from fedctta.aggregators.fedtsa.captured_training import attend
+from fedctta.aggregators.fedtsa.foresight import train_ahead
+from fedctta.aggregators.fedtsa.training import Attended, Training
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.randomness import keys, numbered
@@ -67,9 +68,6 @@ class Constants(NamedTuple):
     lr: float
 
 
-LARGEST = 2**27  # numbers in all foreseen matrices, above which rounds are trained one by one
-AT_ONCE = 2**24  # numbers in all blocks trained at once
-TOO_FEW = 8  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
 CONSTANTS = {"paper": Constants(10, 1.0, 1e-3), "code": Constants(5, 0.1, 1e-4), "port": Constants(10, 0.5, 1e-4)}
 
 
@@ -120,24 +118,12 @@ class FedTSA(Aggregator):
 
     def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
         """Train the blocks of many rounds at once: indicators are the source model's, and every block begins anew."""
-        clients, device, how = server.clients, server.network.device, self.training
-        if not rounds or len(rounds) * clients * (clients + self.constants.window) > LARGEST:
-            return {}
         signal = server.lift(lambda x: self.signal(server.network, Client({}), x)["indicator"])
-        first = signal(read(rounds[0]))
-        at_once = AT_ONCE // identity_block(first, how.temporal).numel()
-        if at_once < TOO_FEW:
-            return {}
-        indicators = torch.stack([first, *(signal(read(t)) for t in rounds[1:])], 1)  # [N, rounds, D]
-        window = self.constants.window
-        known = F.pad(torch.ones(indicators.shape[:2], dtype=torch.bool, device=device), (window - 1, 0))
-        x = F.pad(indicators, (0, 0, window - 1, 0)).unfold(1, window, 1).permute(1, 0, 3, 2)  # [rounds, N, window, D]
-        known = known.unfold(1, window, 1).transpose(0, 1)
-        key = numbered(keys(server.seed, 1, device)[0], torch.arange(len(rounds), device=device))
-        parts = zip(*(torch.split(part, at_once) for part in (x, known, key)), strict=True)
-        trained = [train(part, there, noise_of(k, clients, window, how), how) for part, there, k in parts]
-        over_clients, over_slots = (torch.cat(rounds) for rounds in zip(*trained, strict=True))
-        return {"foreseen": over_clients, "foreseen_slots": over_slots}
+        key = keys(server.seed, 1, server.network.device)[0]
+        trained = train_ahead(
+            lambda t: signal(read(t)), rounds, server.clients, self.constants.window, key, self.training
+        )
+        return {} if trained is None else {"foreseen": trained.clients, "foreseen_slots": trained.slots}
 
     def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
         """p_i^t: the source model's mean feature on the client's batch."""
