@@ -31,7 +31,7 @@ ALLOWED = {
     "fleet.processes.launch": {"bn"},
     "fleet.device.start": {"bn"},
     # How a source model was trained: federation=fedavg is no aggregator.
-    "training.pretraining": {"fedavg"},
+    "training.plan": {"fedavg"},
     "models.zoo": {"fedavg"},
     # The layers of a network are called so.
     "models.wide_resnet": {"bn"},

@@ -1,6 +1,7 @@
+"""Training learns, repeats and refuses; losses by hand."""
+
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,19 +12,8 @@ from torch.nn import functional as F
 
 from fedctta.errors import UserError
 from fedctta.models import build
-from fedctta.training.central import (
-    PAD,
-    RECIPES,
-    Recipe,
-    _batches,
-    _loss,
-    crop_and_flip,
-    divergence,
-    evaluate,
-    learning_rate,
-    make_card,
-    train,
-)
+from fedctta.training.central import compute_loss, divergence, evaluate, train
+from fedctta.training.recipe import RECIPES, Recipe
 
 SHORT = Recipe(epochs=4, batch=32, lr=0.1)
 
@@ -107,38 +97,6 @@ def test_evaluate_counts_and_keeps_the_mode():
     assert module.training
 
 
-def test_crop_and_flip_by_hand():
-    images = torch.arange(2 * 6 * 6 * 3).reshape(2, 6, 6, 3).to(torch.uint8)
-    shift = torch.tensor([[PAD, PAD], [PAD + 1, PAD - 2]])
-    out = crop_and_flip(images, shift, torch.tensor([True, False]))
-    assert torch.equal(out[0], images[0].flip(1))
-    expected = torch.zeros_like(images[1])
-    expected[:5, 2:] = images[1][1:, :4]
-    assert torch.equal(out[1], expected)
-
-
-def epoch(recipe: Recipe) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    images, _ = stripes(40)
-    return list(_batches(torch.from_numpy(images), 16, recipe, torch.Generator().manual_seed(0)))
-
-
-def test_views_of_a_batch():
-    plain, single, triple = (
-        epoch(recipe)
-        for recipe in (SHORT, replace(SHORT, augment="augmix"), replace(SHORT, augment="augmix", consistency=1.0))
-    )
-    assert [len(batches) for batches in (plain, single, triple)] == [2, 2, 2]
-    for (clean, index), (mixed, same), (views, alike) in zip(plain, single, triple, strict=True):
-        assert torch.equal(index, same)
-        assert torch.equal(index, alike)
-        assert (len(clean), len(mixed), len(views)) == (16, 16, 48)
-        assert torch.equal(views[:16], clean)
-        assert torch.equal(views[16:32], mixed)
-        assert not torch.equal(views[32:], mixed)
-        assert not torch.equal(mixed, clean)
-        assert views.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_divergence_by_hand():
     p = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.1, 0.9]])
     expected = sum(p[v, k] * (p[v, k] / 0.5).log() for v in range(3) for k in range(2)) / 3
@@ -150,44 +108,8 @@ def test_the_loss_is_of_the_clean_view_and_the_agreement_of_all():
     logits, targets = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 4, 2, 2])
     recipe = replace(SHORT, augment="augmix", consistency=3.0)
     expected = F.cross_entropy(logits[:4], targets) + 3 * divergence(logits.view(3, 4, 5))
-    torch.testing.assert_close(_loss(logits, targets, recipe), expected)
-    torch.testing.assert_close(_loss(logits[:4], targets, SHORT), F.cross_entropy(logits[:4], targets))
-
-
-def test_learning_rates():
-    one = Recipe(lr=1.0)
-    assert [learning_rate(one, s) for s in (0.0, 0.1, 0.2)] == pytest.approx([0.0, 0.5, 1.0])
-    assert learning_rate(one, 0.6) == pytest.approx(0.5)
-    assert learning_rate(one, 1 - 1e-9) == pytest.approx(0.0, abs=1e-6)
-    assert learning_rate(replace(one, schedule="cosine"), 0.5) == pytest.approx(0.5)
-    assert learning_rate(replace(one, schedule="constant"), 0.9) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("optimizer", "adm", "unknown optimizer 'adm': did you mean adam"),
-        ("schedule", "step", "unknown schedule"),
-        ("augment", "mix", "unknown augment"),
-        ("epochs", 0, "above 0"),
-        ("lr", float("nan"), "above 0"),
-        ("momentum", 1.0, r"in \[0, 1\)"),
-        ("consistency", -1.0, "0 or a number above"),
-        ("consistency", 12.0, "add augment=augmix"),
-    ],
-)
-def test_recipes_are_checked(field, value, message):
-    with pytest.raises(UserError, match=message):
-        replace(SHORT, **{field: value})
-
-
-def test_card_is_plain_json():
-    card = make_card("resnet8-w16", "shapes", fresh(), SHORT, "cpu", 0.9, {"fog": 0.4, "snow": 0.6}, severity=5)
-    assert json.loads(json.dumps(card)) == card
-    assert card["accuracy_corrupted"] == pytest.approx(0.5)
-    assert card["parameters"] == sum(p.numel() for p in fresh().parameters())
-    assert (card["recipe"]["epochs"], card["seed"], card["severity"]) == (4, 0, 5)
-    assert make_card("m", "d", fresh(), SHORT, "cpu", 0.9)["accuracy_corrupted"] is None
+    torch.testing.assert_close(compute_loss(logits, targets, recipe), expected)
+    torch.testing.assert_close(compute_loss(logits[:4], targets, SHORT), F.cross_entropy(logits[:4], targets))
 
 
 def test_bf16_learns_alike():

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from fedctta.data import scenes
 from fedctta.errors import UserError
 from fedctta.models import build, zoo
-from fedctta.training.central import Recipe
 from fedctta.training.dense import _batches, _loss, count, evaluate_dense, judge, train_dense
+from fedctta.training.recipe import Recipe
 
 SHORT = Recipe(epochs=6, batch=8, optimizer="adam", lr=0.02, weight_decay=0.0)
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fedctta.errors import UserError
 from fedctta.training import federated
-from fedctta.training.central import RECIPES, Recipe, evaluate, train
+from fedctta.training.central import evaluate, train
 from fedctta.training.federated import FederatedRecipe, divide, train_federated
+from fedctta.training.recipe import RECIPES, Recipe
 
 SHORT = Recipe(epochs=4, batch=16, lr=0.05, augment="none")
 LABELS = np.arange(96) % 3

@@ -36,35 +36,6 @@ def test_weights_and_card_go_where_auto_finds_them(home):
     load_model("resnet8-w16", "shapes-c", 10, "paper")
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"lr": "fast"}, "lr=fast is not a number"),
-        ({"learning_rate": "1"}, "unknown key 'learning_rate'"),
-        ({"dataset": "shapes-c"}, "did you mean shapes"),
-        ({"recipe": "paperr"}, "did you mean paper"),
-        ({"dataset": "shapes", "out": "weights.pt"}, "must end in .safetensors"),
-        ({"dataset": "shapes", "optimizer": "sdg"}, "did you mean sgd"),
-        ({"dataset": "shapes", "precision": "bf8"}, "unknown precision 'bf8': use one of bf16, float32"),
-        ({"dataset": "shapes", "consistency": "12"}, "add augment=augmix"),
-        ({"dataset": "shapes", "model": "resnext29-raw"}, "takes the weights of resnext29: train that one"),
-        ({"federation": "fedagv"}, "unknown federation 'fedagv': did you mean fedavg"),
-        ({"dataset": "shapes", "rounds": "3"}, "rounds is for source clients .* add federation=fedavg"),
-        ({"dataset": "shapes", "federation": "none", "skew": "1"}, "skew is for source clients"),
-        ({"federation": "fedavg", "epochs": "3"}, "epochs are rounds x local_epochs"),
-        ({"federation": "fedavg", "source_clients": "ten"}, "source_clients=ten is not a whole number"),
-        ({"federation": "fedavg", "source_clients": "0"}, "source_clients=0 must be at least 1"),
-        ({"federation": "fedavg", "skew": "-1"}, "skew=-1.0 must be above 0"),
-        ({"federation": "fedavg", "memory": "frsh"}, "did you mean fresh"),
-    ],
-)
-def test_wrong_words_are_told_before_training(values, said, monkeypatch):
-    monkeypatch.setattr("fedctta.training.pretraining.train", None)
-    monkeypatch.setattr("fedctta.training.pretraining.train_federated", None)
-    with pytest.raises(UserError, match=said):
-        pretrain(values)
-
-
 def test_data_to_judge_by_that_are_missing_are_told_before_training(monkeypatch, tmp_path):
     (tmp_path / "fog.npy").write_bytes(b"")
     monkeypatch.setattr("fedctta.training.pretraining.train", None)

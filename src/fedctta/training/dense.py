@@ -13,7 +13,9 @@ from torch.nn import functional as F
 
 from fedctta.errors import UserError
 from fedctta.models.inputs import as_tensor, to_input
-from fedctta.training.central import PAD, OnProgress, Recipe, _optimizer, crop_and_flip, learning_rate
+from fedctta.training.batches import crop_and_flip, draw_chances
+from fedctta.training.central import OnProgress, make_optimizer
+from fedctta.training.recipe import Recipe, learning_rate
 
 IGNORE = 255
 """The mask value of pixels that count for nothing."""
@@ -44,7 +46,7 @@ def train_dense(
     shown = as_tensor(masks).to(device=device, dtype=torch.uint8)[..., None] + 1
     scenes = torch.cat([as_tensor(images).to(device), shown], -1)
     module.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    optimizer = _optimizer(module, recipe, fused=device.type == "cuda")
+    optimizer = make_optimizer(module, recipe, fused=device.type == "cuda")
     size = min(recipe.batch, len(scenes))
     steps = len(scenes) // size
     generator = torch.Generator().manual_seed(recipe.seed)
@@ -124,14 +126,10 @@ def _check(images: NDArray[Any] | Tensor, masks: NDArray[Any] | Tensor) -> None:
 def _batches(scenes: Tensor, size: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield one epoch of image-and-mask batches [size, H, W, 4] in random order, cropped and mirrored at random.
 
-    Scenes left over after the last whole batch wait for another epoch. Chances are drawn on the CPU, so that every
-    device sees the same ones.
+    Scenes left over after the last whole batch wait for another epoch.
     """
     n = len(scenes)
-    order = torch.randperm(n, generator=generator)
-    shift = torch.randint(2 * PAD + 1, (n, 2), generator=generator)
-    flip = torch.randint(2, (n,), generator=generator, dtype=torch.bool)
-    order, shift, flip = (chances.to(scenes.device) for chances in (order, shift, flip))
+    order, shift, flip = draw_chances(n, generator, scenes.device)
     for start in range(0, n - size + 1, size):
         chosen = slice(start, start + size)
         batch = scenes[order[chosen]]

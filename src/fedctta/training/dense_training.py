@@ -15,8 +15,10 @@ from fedctta.data.dense import DENSE, load_dense
 from fedctta.data.masked import MaskedDomains, scenes_domains
 from fedctta.errors import UserError, unknown
 from fedctta.models import ARCHITECTURES, build
-from fedctta.training.central import OnProgress, Recipe, make_card
+from fedctta.training.card import make_card
+from fedctta.training.central import OnProgress
 from fedctta.training.dense import evaluate_dense, train_dense
+from fedctta.training.recipe import Recipe
 
 HELD_OUT = 10
 """In a folder, every n-th image of a domain is kept for testing, and not used for training."""

@@ -5,7 +5,7 @@ In every round each client i, with n_i images, starts from the server's model w 
     w <- sum_i (n_i / n) w_i        all floating-point tensors, BatchNorm's statistics too
 
 What optimisers remember (momentum, Adam's moments) is averaged alike, so that one client alone trains exactly as
-`pretrain.train` does; `memory="fresh"` forgets it before every round, as plain federated averaging does.
+`central.train` does; `memory="fresh"` forgets it before every round, as plain federated averaging does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from fedctta.errors import UserError, unknown
 from fedctta.models.inputs import as_tensor
 from fedctta.registry import MayBeInfinite
-from fedctta.training.central import OnProgress, Recipe, _check_pairs, _optimizer, train_epoch
+from fedctta.training.central import OnProgress, check_pairs, make_optimizer, train_epoch
+from fedctta.training.recipe import Recipe
 
 MEMORIES = ("averaged", "fresh")
 SMALLEST_BATCH = 16
@@ -77,7 +78,7 @@ def train_federated(
     over all images in the round's last local epoch. The same arguments give the same weights.
     """
     device = torch.device(device)
-    _check_pairs(images, labels)
+    check_pairs(images, labels)
     recipe = replace(recipe, epochs=federation.epochs)
     parts = divide(np.asarray(labels), federation.source_clients, federation.skew, recipe.seed)
     pixels, targets = as_tensor(images), as_tensor(labels).to(torch.int64)
@@ -86,7 +87,7 @@ def train_federated(
     shares = [len(part) / len(pixels) for part in parts]
 
     module.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    optimizer = _optimizer(module, recipe, fused=device.type == "cuda")
+    optimizer = make_optimizer(module, recipe, fused=device.type == "cuda")
     state = _take(module, optimizer)
     with torch.backends.cudnn.flags(enabled=True, benchmark=bf16, deterministic=not bf16):
         for number in range(federation.rounds):

@@ -1,0 +1,145 @@
+"""From words to a training that can be done: every key checked, and what was left out filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedctta.data.catalogue import CLEAN
+from fedctta.data.dense import DENSE
+from fedctta.errors import UserError, unknown
+from fedctta.machine import choose_device
+from fedctta.models import ARCHITECTURES
+from fedctta.models.zoo import FEDERATIONS, cached_path, variant, weights_of
+from fedctta.registry import parameter_types, read
+from fedctta.training.dense import DENSE_RECIPE
+from fedctta.training.federated import FederatedRecipe
+from fedctta.training.recipe import RECIPES, Recipe
+
+PLAIN_KEYS = {
+    "model": "resnet8",
+    "dataset": "cifar10",
+    "recipe": "standard",
+    "federation": "none",
+    "device": "auto",
+    "precision": "float32",
+    "folder": None,
+    "layout": "auto",
+    "size": None,
+    "out": None,
+}
+PRECISIONS = ("float32", "bf16")
+RECIPE_KEYS = parameter_types(Recipe)
+FEDERATION_KEYS = parameter_types(FederatedRecipe)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, on what, how and where; `path` is where the weights go."""
+
+    model: str
+    dataset: str
+    recipe: Recipe
+    method: str  # how source clients train together, "none" if there are none
+    federation: FederatedRecipe | None
+    precision: str
+    device: torch.device
+    path: Path
+    folder: Path | None
+    layout: str
+    size: int | None
+
+    @property
+    def dense(self) -> bool:
+        """Whether the model predicts every pixel."""
+        return self.dataset in DENSE
+
+
+def read_plan(values: Mapping[str, Any]) -> Plan:
+    """Return the training that `values` describe; see `pretraining.pretrain` for their keys."""
+    known = {**PLAIN_KEYS, **RECIPE_KEYS, **FEDERATION_KEYS}
+    for key in values:
+        if key not in known:
+            raise unknown("key", key, known)
+    plain = PLAIN_KEYS | {key: values[key] for key in values if key in PLAIN_KEYS}
+    model, dataset, method = str(plain["model"]), str(plain["dataset"]), str(plain["federation"])
+    if dataset in DENSE:
+        model = str(values.get("model", "unet"))
+        _check_dense(plain)
+    else:
+        _check_classes(plain)
+    _check_names(plain)
+    if plain["out"] is None and weights_of(model) != model:
+        raise UserError(f"{model} takes the weights of {weights_of(model)}: train that one, or give out=PATH")
+    recipe, federation = _read_recipe(values, dataset in DENSE), _read_federation(values)
+    if federation is not None:
+        batch = recipe.batch if "batch" in values else federation.share(recipe.batch)
+        recipe = replace(recipe, epochs=federation.epochs, batch=batch)
+    return Plan(
+        model=model,
+        dataset=dataset,
+        recipe=recipe,
+        method=method,
+        federation=federation,
+        precision=str(plain["precision"]),
+        device=choose_device(str(plain["device"])),
+        path=_choose_path(plain["out"], model, dataset, variant(str(plain["recipe"]), method)),
+        folder=None if plain["folder"] is None else Path(str(plain["folder"])),
+        layout=str(plain["layout"]),
+        size=read(plain["size"], int | None, "size"),
+    )
+
+
+def _check_dense(plain: Mapping[str, Any]) -> None:
+    """Refuse what has no effect where every pixel has a class."""
+    for key in ("recipe", "federation", "precision"):
+        if plain[key] != PLAIN_KEYS[key]:
+            raise UserError(f"{key}={plain[key]} is for data with one class an image: drop it with {plain['dataset']}")
+
+
+def _check_classes(plain: Mapping[str, Any]) -> None:
+    """Refuse a data set that is not known, and what does not go with one class an image."""
+    model, dataset = str(plain["model"]), str(plain["dataset"])
+    if dataset not in CLEAN:
+        raise unknown("data set to train on", dataset, {**CLEAN, **DENSE})
+    if plain["layout"] != "auto" or plain["size"] is not None:
+        raise UserError(f"layout and size are for dataset=masked: drop them with {dataset}")
+    if model in ARCHITECTURES and ARCHITECTURES[model].dense:
+        raise UserError(f"model={model} predicts every pixel and {dataset} has one class an image: use another model")
+
+
+def _check_names(plain: Mapping[str, Any]) -> None:
+    """Refuse a recipe, a federation or a precision that does not exist."""
+    for key, names in (("recipe", RECIPES), ("federation", FEDERATIONS), ("precision", PRECISIONS)):
+        if str(plain[key]) not in names:
+            raise unknown(key, str(plain[key]), names)
+
+
+def _read_recipe(values: Mapping[str, Any], dense: bool) -> Recipe:
+    """Return the named recipe with the changes that were given."""
+    changes = {key: read(values[key], RECIPE_KEYS[key], key) for key in values if key in RECIPE_KEYS}
+    return replace(DENSE_RECIPE if dense else RECIPES[str(values.get("recipe", PLAIN_KEYS["recipe"]))], **changes)
+
+
+def _read_federation(values: Mapping[str, Any]) -> FederatedRecipe | None:
+    """Return how source clients train together, or None if there are none."""
+    given = [key for key in values if key in FEDERATION_KEYS]
+    if values.get("federation", "none") == "none":
+        if given:
+            raise UserError(f"{given[0]} is for source clients that train together: add federation=fedavg, or drop it")
+        return None
+    if "epochs" in values:
+        raise UserError("with federation=fedavg epochs are rounds x local_epochs: give these instead of epochs")
+    return FederatedRecipe(**{key: read(values[key], FEDERATION_KEYS[key], key) for key in given})
+
+
+def _choose_path(out: Any, model: str, dataset: str, suffix: str) -> Path:
+    """Return where the weights go: to `out`, or to the cache, where `weights=auto` finds them."""
+    path = cached_path(model, dataset, suffix) if out is None else Path(str(out))
+    if path.suffix != ".safetensors":
+        raise UserError(f"out={path} must end in .safetensors")
+    return path

@@ -1,0 +1,71 @@
+"""Words become a training, or are refused before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedctta.errors import UserError
+from fedctta.training.dense import DENSE_RECIPE
+from fedctta.training.plan import read_plan
+from fedctta.training.recipe import RECIPES
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_without_words_it_is_the_packaged_model(home):
+    plan = read_plan({"device": "cpu"})
+    assert (plan.model, plan.dataset, plan.recipe) == ("resnet8", "cifar10", RECIPES["standard"])
+    assert (plan.federation, plan.precision, plan.dense) == (None, "float32", False)
+    assert plan.path == home / "weights" / "resnet8-cifar10.safetensors"
+    assert list(home.iterdir()) == []
+
+
+def test_masks_are_learnt_by_their_own_model_and_recipe():
+    plan = read_plan({"dataset": "masked", "folder": "there", "size": "64", "epochs": "3", "out": "w.safetensors"})
+    assert plan.dense
+    assert (plan.model, plan.folder, plan.size, plan.path) == ("unet", Path("there"), 64, Path("w.safetensors"))
+    assert (plan.recipe.epochs, plan.recipe.lr) == (3, DENSE_RECIPE.lr)
+
+
+@pytest.mark.parametrize(("words", "batch"), [({}, 64), ({"batch": "10"}, 10)])
+def test_source_clients_share_a_batch_unless_it_is_given(words, batch):
+    plan = read_plan({"federation": "fedavg", "source_clients": "4", "rounds": "3", "local_epochs": "2", **words})
+    assert (plan.method, plan.federation.source_clients) == ("fedavg", 4)
+    assert (plan.recipe.epochs, plan.recipe.batch) == (6, batch)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"lr": "fast"}, "lr=fast is not a number"),
+        ({"learning_rate": "1"}, "unknown key 'learning_rate'"),
+        ({"dataset": "shapes-c"}, "did you mean shapes"),
+        ({"recipe": "paperr"}, "did you mean paper"),
+        ({"dataset": "shapes", "out": "weights.pt"}, "must end in .safetensors"),
+        ({"dataset": "shapes", "optimizer": "sdg"}, "did you mean sgd"),
+        ({"dataset": "shapes", "precision": "bf8"}, "unknown precision 'bf8': use one of bf16, float32"),
+        ({"dataset": "shapes", "consistency": "12"}, "add augment=augmix"),
+        ({"dataset": "shapes", "model": "resnext29-raw"}, "takes the weights of resnext29: train that one"),
+        ({"dataset": "scenes", "recipe": "paper"}, "recipe=paper is for data with one class an image"),
+        ({"dataset": "shapes", "size": "8"}, "layout and size are for dataset=masked"),
+        ({"dataset": "shapes", "model": "unet"}, "model=unet predicts every pixel"),
+        ({"federation": "fedagv"}, "unknown federation 'fedagv': did you mean fedavg"),
+        ({"dataset": "shapes", "rounds": "3"}, "rounds is for source clients .* add federation=fedavg"),
+        ({"dataset": "shapes", "federation": "none", "skew": "1"}, "skew is for source clients"),
+        ({"federation": "fedavg", "epochs": "3"}, "epochs are rounds x local_epochs"),
+        ({"federation": "fedavg", "source_clients": "ten"}, "source_clients=ten is not a whole number"),
+        ({"federation": "fedavg", "source_clients": "0"}, "source_clients=0 must be at least 1"),
+        ({"federation": "fedavg", "skew": "-1"}, "skew=-1.0 must be above 0"),
+        ({"federation": "fedavg", "memory": "frsh"}, "did you mean fresh"),
+    ],
+)
+def test_wrong_words_are_told_before_training(values, said, home):
+    with pytest.raises(UserError, match=said):
+        read_plan(values)
+    assert list(home.iterdir()) == []
