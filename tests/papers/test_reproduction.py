@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +11,7 @@ import pytest
 
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.errors import UserError
-from fedctta.papers import reproduction
+from fedctta.papers import playing
 from fedctta.papers.reproduction import reproduce
 from fedctta.runs import build
 
@@ -53,13 +52,13 @@ def _place(tmp_path, monkeypatch):
 def played(monkeypatch):
     """Note every experiment that is really played."""
     seen = []
-    simulate = reproduction.run_one.__globals__["simulate"]
+    simulate = playing.run_one.__globals__["simulate"]
 
     def noting(*arguments, **words):
         seen.append(words["fingerprint"])
         return simulate(*arguments, **words)
 
-    monkeypatch.setitem(reproduction.run_one.__globals__, "simulate", noting)
+    monkeypatch.setitem(playing.run_one.__globals__, "simulate", noting)
     return seen
 
 
@@ -130,19 +129,19 @@ def test_rows_with_unequal_numbers_are_told(table):
 
 
 def test_an_interrupted_reproduction_goes_on(table, played, monkeypatch):
-    plain = reproduction.run_one
+    plain = playing.run_one
 
     def stops(experiment, *arguments, **words):
         if experiment.stream == "iid":
             raise KeyboardInterrupt
         return plain(experiment, *arguments, **words)
 
-    monkeypatch.setattr(reproduction, "run_one", stops)
+    monkeypatch.setattr(playing, "run_one", stops)
     with pytest.raises(KeyboardInterrupt):
         reproduce(table())
     done = len(played)
     assert 0 < done < 4
-    monkeypatch.setattr(reproduction, "run_one", plain)
+    monkeypatch.setattr(playing, "run_one", plain)
     reproduce(table())
     assert len(played) == 4
 
@@ -223,10 +222,6 @@ def test_quick_tells_what_images_would_suffice_for(table):
     whole = table().replace("mine", "whole")
     Path(whole).write_text(Path(table()).read_text().replace("slots = 2,", "batch = 100,"))
     assert reproduce(whole, quick=True, panels=["positions"]).quick == "1 slot per domain instead of 5"
-
-
-def test_doctests():
-    assert doctest.testmod(reproduction).failed == 0
 
 
 @pytest.mark.parametrize(

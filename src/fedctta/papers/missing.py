@@ -1,0 +1,43 @@
+"""Why a cell has no record: it failed, it was not run, or its data cannot be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedctta.errors import UserError
+from fedctta.report.comparison import UNAVAILABLE
+from fedctta.runs.build import Builder, data_keys
+from fedctta.runs.settings import Experiment
+
+NOT_RUN = f"{UNAVAILABLE}: not run yet"
+OTHER_SHARD = f"{UNAVAILABLE}: left to another shard"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why a cell has no record."""
+
+    reason: str
+
+
+class Lacking:
+    """Remembers which data could not be had, so that nobody waits for the same download twice."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[Any, ...], str] = {}
+
+    def reason(self, experiment: Experiment, builder: Builder) -> str:
+        """Return why the experiment's data cannot be had, or nothing if they can."""
+        data = data_keys(experiment)
+        if data not in self._reasons:
+            try:
+                builder.data(*data)
+            except UserError as error:
+                self._reasons[data] = f"{UNAVAILABLE}: {error}"
+        return self._reasons.get(data, "")
+
+    def missing(self, experiment: Experiment, builder: Builder) -> Missing | None:
+        """Return that the experiment has no record because of its data, or None if they can be had."""
+        reason = self.reason(experiment, builder)
+        return Missing(reason) if reason else None

@@ -1,0 +1,85 @@
+"""Which cells of a published table or figure are run: its panels, their seeds, and a machine's share of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedctta.errors import UserError, unknown
+from fedctta.machine import choose_device
+from fedctta.papers.missing import Lacking
+from fedctta.papers.tables import Panel, Paper, load_paper
+from fedctta.runs.build import Builder
+from fedctta.runs.settings import Experiment
+from fedctta.streams import ABSENT
+
+Cells = Mapping[tuple[str, str], Experiment]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The panels asked for, the cells of each, and the experiments, with all seeds, that are this machine's."""
+
+    paper: Paper
+    panels: tuple[Panel, ...]
+    grids: tuple[Cells, ...]
+    seeds: int
+    mine: tuple[Experiment, ...]
+
+
+def make_plan(name: str, seeds: int, quick: bool, panels: Sequence[str], shard: str, values: Mapping[str, Any]) -> Plan:
+    """Return what is to be run; a cell that panels share is run once."""
+    paper = load_paper(name)
+    chosen = choose_panels(paper, panels)
+    choose_device(str(values.get("device", "auto")))  # refused before anything runs
+    grids = tuple(paper.cells(each, quick, values) for each in chosen)
+    every = {experiment.fingerprint: experiment for grid in grids for experiment in grid.values()}
+    seeded = [replace(experiment, seed=seed) for seed in range(seeds) for experiment in every.values()]
+    return Plan(paper, tuple(chosen), grids, seeds, tuple(take_shard(seeded, shard)))
+
+
+def choose_panels(paper: Paper, names: Sequence[str]) -> list[Panel]:
+    """Return the panels of these names; without names, all."""
+    known = [panel.name for panel in paper.panels]
+    for name in names:
+        if name not in known:
+            raise unknown(f"panel of {paper.name}", name, known)
+    return [panel for panel in paper.panels if not names or panel.name in names]
+
+
+def take_shard(experiments: Sequence[Experiment], shard: str) -> Sequence[Experiment]:
+    """Return part k of n, written "k/n": every n-th experiment, beginning with the k-th."""
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise UserError(f"--shard {shard} is not a part of a whole: write for example --shard 2/6")
+    return experiments[int(part) - 1 :: int(parts)]
+
+
+def check_lengths(panel: Panel, grid: Cells, builder: Builder, lacking: Lacking) -> None:
+    """Refuse published numbers that are not as many as the parts they belong to, and the mean."""
+    for (row, _), experiment in grid.items() if panel.by != "mean" else ():
+        if row not in panel.published or lacking.reason(experiment, builder):
+            continue
+        try:
+            stream = builder.check(experiment, choose_device(experiment.device))
+        except UserError:  # told as the cell's reason when its turn comes
+            continue
+        there = stream.domain != ABSENT
+        parts = {
+            "domain": len(np.unique(stream.domain[there])),
+            "position": len(stream.data.names),
+            "client": int(there.any(0).sum()),
+        }[panel.by]
+        require_as_many(panel, row, parts + 1)
+
+
+def require_as_many(panel: Panel, row: str, columns: int) -> None:
+    """Refuse a row whose published numbers are not as many as our columns."""
+    if len(panel.published[row]) != columns:
+        raise UserError(
+            f"panel {panel.name}: {row} has {len(panel.published[row])} published numbers for {columns} of ours (by"
+            f" {panel.by}, and the mean): leave out the setting that changes ours, or mend the table"
+        )

@@ -1,0 +1,56 @@
+"""Play the cells of a table, or find them among those kept: by fingerprint, a record or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from fedctta.errors import UserError
+from fedctta.papers.missing import NOT_RUN, Lacking, Missing
+from fedctta.results.records import Record
+from fedctta.runs.build import Builder
+from fedctta.runs.jobs import side_by_side
+from fedctta.runs.progress import RoundBar
+from fedctta.runs.settings import Experiment
+from fedctta.runs.trial import kept, run_one
+
+Found = Mapping[str, Record | Missing]
+
+
+def play_cells(
+    experiments: Sequence[Experiment], builder: Builder, lacking: Lacking, folder: Path, jobs: int, bar: RoundBar
+) -> Found:
+    """Run what is not kept in the folder yet, `jobs` at once, and return all."""
+    failed = {}
+    if jobs != 1:
+        there = [experiment for experiment in experiments if not lacking.reason(experiment, builder)]
+        failed = side_by_side(there, folder, jobs, resume=True)
+    found: dict[str, Record | Missing] = {fingerprint: Missing(reason) for fingerprint, reason in failed.items()}
+    with bar:
+        for k, experiment in enumerate(experiments):
+            label = f"[{k + 1}/{len(experiments)}] {experiment.dataset} {experiment.stream}"
+            watch = partial(bar.watch, f"{label} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}")
+            play = partial(run_one, experiment, builder, folder, resume=True, watch=watch)
+            if experiment.fingerprint not in found:
+                found[experiment.fingerprint] = lacking.missing(experiment, builder) or attempt(play)
+    return found
+
+
+def find_cells(experiments: Sequence[Experiment], builder: Builder, lacking: Lacking, folder: Path) -> Found:
+    """Run nothing: return what is kept in the folder."""
+    return {
+        experiment.fingerprint: lacking.missing(experiment, builder)
+        or attempt(partial(kept, experiment, builder, folder))
+        for experiment in experiments
+    }
+
+
+def attempt(play: Callable[[], Record | None]) -> Record | Missing:
+    """Return the record of a cell, or why there is none; one that fails must not keep the others from running."""
+    try:
+        return play() or Missing(NOT_RUN)
+    except UserError as error:
+        return Missing(str(error))
+    except (RuntimeError, ValueError, ArithmeticError) as error:  # out of memory, a method's own mistake
+        return Missing(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")

@@ -1,0 +1,73 @@
+"""Seeds of a cell become one entry, with a reason where some are missing."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+
+import pytest
+
+from fedctta.papers import gathering
+from fedctta.papers.gathering import compare
+from fedctta.papers.missing import NOT_RUN, OTHER_SHARD, Missing
+from fedctta.papers.tables import Panel
+from fedctta.runs.settings import Experiment
+
+CELL = Experiment(aggregator="fedavg")
+GRID = {("FedAvg", "A"): CELL}
+
+
+def panel(by="mean", published=((50.0, 1.0),)):
+    return Panel(name="p", by=by, columns={"A": {}}, rows={"FedAvg": {}}, published={"FedAvg": published})
+
+
+def entry(runs):
+    """The entry of a cell whose seeds came out like this; an absent seed is left out of what was found."""
+    keys = [replace(CELL, seed=seed).fingerprint for seed in range(len(runs))]
+    found = {key: run for key, run in zip(keys, runs, strict=True) if run is not None}
+    table = compare(panel(), GRID, len(runs), found)
+    return table.lines[0].entries[0]
+
+
+def test_doctests():
+    assert doctest.testmod(gathering).failed == 0
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """Stand-ins for records, which are their accuracy."""
+    monkeypatch.setattr(gathering, "Record", float)
+    monkeypatch.setattr(gathering, "of_run", lambda run, metric: run)
+    monkeypatch.setattr(gathering, "by_domain", lambda run, metric: {"fog": run - 1, "snow": run + 1})
+
+
+def test_all_seeds_are_beside_the_published_number(record):
+    found = entry([61.0, 63.0])
+    assert (found.ours, found.paper, found.paper_spread, found.reason) == ((61.0, 63.0), 50, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        ([Missing(NOT_RUN), Missing(NOT_RUN)], NOT_RUN),
+        ([60.0, Missing(NOT_RUN)], ""),
+        ([60.0, Missing("out of luck")], "out of luck"),
+        ([None, None], OTHER_SHARD),
+    ],
+)
+def test_what_is_missing_has_a_reason(record, runs, reason):
+    found = entry(runs)
+    assert found.ours == tuple(run for run in runs if isinstance(run, float))
+    assert found.reason == reason
+
+
+def test_parts_come_before_the_mean(record):
+    table = compare(panel("domain", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 1, {CELL.fingerprint: 60.0})
+    assert table.columns == ("fog", "snow", "mean")
+    assert [each.ours for each in table.lines[0].entries] == [(59.0,), (61.0,), (60.0,)]
+    assert [each.paper for each in table.lines[0].entries] == [1, 2, 3]
+
+
+def test_parts_are_numbered_where_nothing_ran(record):
+    table = compare(panel("domain", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 1, {})
+    assert table.columns == ("1", "2", "mean")

@@ -1,0 +1,28 @@
+"""Data that cannot be had are asked for once."""
+
+from __future__ import annotations
+
+from fedctta.errors import UserError
+from fedctta.papers.missing import Lacking, Missing
+from fedctta.runs.settings import Experiment
+
+
+class Shelf:
+    """A builder that has one data set."""
+
+    def __init__(self):
+        self.asked = []
+
+    def data(self, dataset, *rest):
+        self.asked.append(dataset)
+        if dataset != "shapes-c":
+            raise UserError(f"no {dataset} here")
+
+
+def test_what_is_lacking_is_asked_for_once():
+    shelf, lacking = Shelf(), Lacking()
+    there, gone = Experiment(dataset="shapes-c"), Experiment(dataset="cifar10-c")
+    for _ in range(2):
+        assert lacking.missing(there, shelf) is None
+        assert lacking.missing(gone, shelf) == Missing("not available: no cifar10-c here")
+    assert shelf.asked.count("cifar10-c") == 1

@@ -1,0 +1,72 @@
+"""Panels, seeds and shards: which experiments are run."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedctta.errors import UserError
+from fedctta.papers.planning import choose_panels, make_plan, require_as_many, take_shard
+from fedctta.papers.tables import load_paper
+
+TABLE = """
+title = "A table"
+run = { dataset = "shapes-c", domains = "fog+contrast", clients = 4, slots = 2, device = "cpu" }
+quick = { slots = 1 }
+
+[[panel]]
+name = "means"
+columns.NIID = { stream = "niid" }
+columns.IID = { stream = "iid" }
+rows.Local = { aggregator = "local" }
+rows.FedAvg = { aggregator = "fedavg" }
+
+[[panel]]
+name = "domains"
+by = "domain"
+columns.IID = { stream = "iid" }
+rows.FedAvg = { aggregator = "fedavg" }
+published.FedAvg = [70, 72, 71]
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    (tmp_path / "mine.toml").write_text(TABLE)
+    return str(tmp_path / "mine.toml")
+
+
+def test_every_seed_of_every_cell_once(table):
+    plan = make_plan(table, 2, False, (), "1/1", {"clients": "3"})
+    assert [len(grid) for grid in plan.grids] == [4, 1]
+    cells = [(each.stream, each.aggregator) for each in plan.mine[:4]]
+    assert cells == [("niid", "local"), ("iid", "local"), ("niid", "fedavg"), ("iid", "fedavg")]
+    assert [each.seed for each in plan.mine] == [0] * 4 + [1] * 4
+    assert {(each.clients, each.slots) for each in plan.mine} == {(3, 2)}
+
+
+def test_quick_and_a_panel(table):
+    plan = make_plan(table, 1, True, ["domains"], "1/1", {})
+    assert [panel.name for panel in plan.panels] == ["domains"]
+    assert [each.slots for each in plan.mine] == [1]
+
+
+def test_shards_are_disjoint_and_whole():
+    parts = [take_shard(range(7), f"{k}/3") for k in (1, 2, 3)]
+    assert [list(part) for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]
+    for wrong in ("0/2", "3/2", "x", "1", "1/"):
+        with pytest.raises(UserError, match="not a part of a whole"):
+            take_shard(range(7), wrong)
+
+
+def test_panels_are_chosen_in_the_papers_order(table):
+    paper = load_paper(table)
+    assert [panel.name for panel in choose_panels(paper, ["domains", "means"])] == ["means", "domains"]
+    with pytest.raises(UserError, match="unknown panel of mine 'domain': did you mean domains"):
+        choose_panels(paper, ["domain"])
+
+
+def test_a_row_needs_as_many_numbers_as_columns(table):
+    panel = load_paper(table).panels[1]
+    require_as_many(panel, "FedAvg", 3)
+    with pytest.raises(UserError, match="FedAvg has 3 published numbers for 4 of ours"):
+        require_as_many(panel, "FedAvg", 4)
