@@ -13,7 +13,7 @@ import torch
 from fedctta.adapters import adapters
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.core.network import Network
-from fedctta.engine import simulation
+from fedctta.engine import saving
 from fedctta.engine.checkpoint import load_checkpoint
 from fedctta.engine.rounds import Federation, State, flatten
 from fedctta.engine.simulation import simulate
@@ -187,7 +187,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(simulation, "perf_counter", clock)
+    monkeypatch.setattr(saving, "perf_counter", clock)
     return clock
 
 
@@ -222,7 +222,7 @@ def test_a_resumed_run_counts_the_seconds_before_the_break_and_not_the_break(
 def test_the_place_is_saved_as_often_as_asked(federation, tiny_network, stream, tmp_path, clock, monkeypatch):
     clock.each_round_takes(2, monkeypatch)
     saved = []
-    monkeypatch.setattr(simulation, "save_checkpoint", lambda path, mark, rounds, tensors: saved.append(rounds))
+    monkeypatch.setattr(saving, "save_checkpoint", lambda path, mark, rounds, tensors: saved.append(rounds))
     simulate(federation(tiny_network), stream, checkpoint=tmp_path / "place", save_every=5)
     assert saved == [3, 6, 9]
     simulate(federation(tiny_network), stream, checkpoint=tmp_path / "place", save_every=60)

@@ -8,34 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import Protocol
 
 import torch
 
-from fedctta.core.network import Tensors
-from fedctta.engine.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
+from fedctta.engine.checkpoint import postponed_interrupt
 from fedctta.engine.cuda_graphs import RoundGraphs
 from fedctta.engine.device_stream import Batches, DeviceStream, put_on_device
-from fedctta.engine.rounds import Federation, State, flatten, unflatten
+from fedctta.engine.rounds import Federation, State
+from fedctta.engine.saving import Saver, Witness
 from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
 from fedctta.machine import exact
 from fedctta.models.inputs import to_input
 from fedctta.streams import ABSENT, Stream
-
-
-class Witness(Protocol):
-    """Measures the state after every round; it is saved and restored with the run."""
-
-    def measure(self, federation: Federation, state: State, t: int) -> None:
-        """Measure the state after round t."""
-
-    def tensors(self) -> Tensors:
-        """Return everything a resumed run needs."""
-
-    def restore(self, saved: Tensors, path: Path) -> None:
-        """Restore what `tensors` returned."""
 
 
 def simulate(
@@ -56,48 +41,28 @@ def simulate(
     Ctrl-C finishes the current round, saves a checkpoint and raises KeyboardInterrupt.
     """
     device = federation.network.device
-    state, start = federation.start(), 0
     tally = Tally(stream, federation.aggregations(len(stream)), device, predictions)
-    if checkpoint is not None and checkpoint.exists():
-        start, saved = load_checkpoint(checkpoint, fingerprint, device)
-        state = unflatten(state, saved, checkpoint)
-        tally.restore(saved, checkpoint)
-        if retention is not None:
-            retention.restore(saved, checkpoint)
-
-    def save(rounds: int) -> None:
-        if checkpoint is not None:
-            tally.seconds += perf_counter() - began
-            seen = retention.tensors() if retention is not None else {}
-            save_checkpoint(checkpoint, fingerprint, rounds, {**flatten(state), **tally.tensors(), **seen})
-            tally.seconds -= perf_counter() - began
-
-    began = last_save = perf_counter()
+    saver = Saver(checkpoint, fingerprint, tally, retention, save_every)
+    state, start = saver.restore(federation.start(), device)
     with torch.no_grad(), postponed_interrupt() as interrupt:
         resident = put_on_device(stream, device)
         read = partial(_read, stream, device) if resident is None else resident.read
         if not start and _foreseeable(federation, stream):
-            rounds = federation.aggregations(len(stream)).tolist()
-            with exact():
-                foreseen = federation.aggregator.foresee(federation.server, lambda t: read(t).x, rounds)
-            state = state._replace(memory=state.memory | foreseen)
+            state = _foresee(federation, stream, read, state)
         play = _player(federation, stream, tally, resident, read)
         for t in range(start, len(stream)):
             state = play(state, t)
             if retention is not None:
-                paused = perf_counter()
-                retention.measure(federation, state, t)
-                began += perf_counter() - paused
+                with saver.paused():
+                    retention.measure(federation, state, t)
             if on_round is not None:
                 on_round(t, tally)
             if interrupt.asked:
-                save(t + 1)
+                saver.save(state, t + 1)
                 raise KeyboardInterrupt
-            if perf_counter() - last_save > save_every:
-                save(t + 1)
-                last_save = perf_counter()
-        tally.accuracy(len(stream))
-    tally.seconds += perf_counter() - began
+            saver.save_if_due(state, t + 1)
+        tally.accuracy(len(stream))  # waits for the device
+    saver.count()
     return tally
 
 
@@ -106,6 +71,14 @@ def _foreseeable(federation: Federation, stream: Stream) -> bool:
     as_usual = stream.delay is None and federation.trusting
     everybody = bool((stream.domain != ABSENT).all())
     return federation.ahead and as_usual and everybody and federation.network.device.type == "cuda"
+
+
+def _foresee(federation: Federation, stream: Stream, read: Callable[[int], Batches], state: State) -> State:
+    """Return the state with what the server can compute in advance."""
+    rounds = federation.aggregations(len(stream)).tolist()
+    with exact():
+        foreseen = federation.aggregator.foresee(federation.server, lambda t: read(t).x, rounds)
+    return state._replace(memory=state.memory | foreseen)
 
 
 def _player(

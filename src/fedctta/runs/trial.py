@@ -55,25 +55,20 @@ def run_one(
     reset_peak_memory(device)
     retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
     with enough_memory(), arithmetic(experiment.precision), saying_what_is_unusual(experiment, federation):
+        on_round = watch(len(stream))
         if experiment.engine == "flower":
             simulate_on_flower = import_object(FLOWER, "simulate_on_flower")
-            tally = simulate_on_flower(experiment, stream, bool(builder.objects), watch(len(stream)))
+            tally = simulate_on_flower(experiment, stream, bool(builder.objects), on_round)
         else:
             tally = simulate(
                 federation,
                 stream,
                 checkpoint=checkpoint,
                 fingerprint=identity,
-                on_round=watch(len(stream)),
+                on_round=on_round,
                 retention=retention,
             )
-    if tally.replayed:
-        settings["lift"] += f", {tally.replayed} of {len(stream)} rounds as a CUDA graph"
-    record = _record(settings, stream, tally, peak_memory_mb(device))
-    if retention is not None:
-        record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
-    if stream.data.dense:
-        record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
+    record = _record(settings, stream, tally, peak_memory_mb(device), retention)
     if place is not None and checkpoint is not None:
         record.save(place)
         checkpoint.unlink(missing_ok=True)
@@ -134,11 +129,17 @@ def _identity(experiment: Experiment, builder: Builder, federation: Federation, 
     return digest.hexdigest()[:12]
 
 
-def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float) -> Record:
+def _record(
+    settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float, retention: Retention | None
+) -> Record:
+    """Return what is kept of a run that is done."""
+    if tally.replayed:
+        played = f"{settings['lift']}, {tally.replayed} of {len(stream)} rounds as a CUDA graph"
+        settings = {**settings, "lift": played}
     matrices, rounds = tally.matrices.cpu().numpy(), tally.kept_rounds
     if not len(rounds):  # nobody collaborates: the identity, once
         matrices, rounds = np.eye(stream.clients, dtype=np.float32)[None], np.zeros(1, np.int64)
-    return Record(
+    record = Record(
         settings=settings,
         domains=stream.data.names,
         seen=tally.seen(),
@@ -157,3 +158,8 @@ def _record(settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: flo
         seconds=float(tally.seconds),
         peak_memory_mb=peak,
     )
+    if retention is not None:
+        record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
+    if stream.data.dense:
+        record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
+    return record
