@@ -10,8 +10,11 @@ import torch
 from torch.nn import functional as F
 
 from fedctta.adapters.eata import EATA, ETA, RDumb
+from fedctta.core.clients import by_loop
 from fedctta.core.network import Network
-from fedctta.runs.build import Builder, public_images
+from fedctta.runs.build import choose_parts, federate
+from fedctta.runs.cache import Cache
+from fedctta.runs.datasets import public_images
 from fedctta.runs.settings import single
 
 LIMIT, MARGIN = 0.6, 0.97  # chosen so that some images pass and some do not
@@ -122,7 +125,7 @@ def test_the_fisher_information_is_a_mean_over_batches_of_the_clients_size(image
 def test_a_run_studies_batches_of_its_own_size(batch):
     words = {"dataset": "shapes-c", "adapter": "eata", "eata.images": 16, "batch": batch, "stream": "iid", "slots": 1}
     experiment = single(words)
-    federation = Builder({}).build(experiment, torch.device("cpu"))[0]
+    federation = federate(experiment, choose_parts(experiment, torch.device("cpu"), Cache()), by_loop)
     expected = federation.adapter.study(federation.network, public_images(experiment, 16, torch.device("cpu")), batch)
     found = federation.start().clients.private
     assert all(torch.equal(found[name][0], fisher) for name, fisher in expected.items())

@@ -13,7 +13,8 @@ from fedctta.fleet.server.examine import form_of
 from fedctta.fleet.server.plan import write_plan
 from fedctta.fleet.transport import wire
 from fedctta.models.inputs import to_input
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_lifter, choose_parts, federate
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
 from fedctta.streams import ABSENT
 
@@ -72,7 +73,9 @@ class Device:
 
 def assemble(**values):
     """The simulator's parts for these words."""
-    return Builder({}).build(single({**RUN, **values}), torch.device("cpu"))[:2]
+    experiment = single({**RUN, **values})
+    parts = choose_parts(experiment, torch.device("cpu"), Cache())
+    return federate(experiment, parts, choose_lifter(experiment, parts)), parts.stream
 
 
 def make_devices(federation, stream, rounds, spoil=None):

@@ -13,7 +13,7 @@ from fedctta.aggregators import Aggregator, aggregators
 from fedctta.errors import UserError
 from fedctta.papers import playing
 from fedctta.papers.reproduction import reproduce
-from fedctta.runs import build
+from fedctta.runs import datasets
 
 TABLE = """
 title = "A table"
@@ -171,8 +171,8 @@ def test_data_that_cannot_be_had_are_told_and_are_no_failure(table, tmp_path, mo
     monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
     (tmp_path / "empty").mkdir()
     asked = []
-    load = build.load_domains
-    monkeypatch.setattr(build, "load_domains", lambda *a, **k: asked.append(a[0]) or load(*a, **k))
+    load = datasets.load_domains
+    monkeypatch.setattr(datasets, "load_domains", lambda *a, **k: asked.append(a[0]) or load(*a, **k))
     with_cifar = TABLE.replace('{ stream = "niid" }', '{ stream = "niid", dataset = "cifar100-c", folder = "empty" }')
     result = reproduce(table(with_cifar))
     means, _, positions = result.tables

@@ -1,15 +1,51 @@
-"""Working parts from names."""
+"""From the names of an experiment to its parts, its federation and the words of its record."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from fedctta.data.shapes import load
+from fedctta.core.clients import by_loop, in_chunks
+from fedctta.engine.lifting import LONG
 from fedctta.errors import UserError
-from fedctta.runs.build import Builder, affordable_slots, public_images
-from fedctta.runs.settings import Experiment
+from fedctta.runs import build
+from fedctta.runs.build import (
+    affordable_slots,
+    check_parts,
+    choose_graphs,
+    choose_lifter,
+    choose_methods,
+    choose_parts,
+    choose_slots,
+    choose_stream,
+    describe,
+    federate,
+)
+from fedctta.runs.cache import Cache
+from fedctta.runs.settings import single
+
+CPU = torch.device("cpu")
+SMALL = {"dataset": "domains", "model": "mine", "clients": 4, "slots": 3, "batch": 4, "niid.clusters": 2}
+
+
+@pytest.fixture
+def cache(domains, tiny_module):
+    return Cache({"dataset": domains, "model": tiny_module})
+
+
+@pytest.fixture
+def tell(cache):
+    """Give what the record says of an experiment."""
+
+    def tell(replayed=0, lift=by_loop, **values):
+        experiment = single({**SMALL, **values})
+        parts = choose_parts(experiment, CPU, cache)
+        return describe(experiment, parts, federate(experiment, parts, lift), replayed)
+
+    return tell
 
 
 def test_slots_fill_the_data_up_to_the_papers_fifty():
@@ -18,41 +54,96 @@ def test_slots_fill_the_data_up_to_the_papers_fifty():
     assert affordable_slots(10_000, batch=10) == 50
 
 
-def test_public_images_are_clean_ones():
-    images = public_images(Experiment(dataset="shapes-c"), 5, torch.device("cpu"))
-    assert images.shape == (5, 3, 32, 32)
-    assert (images[0].movedim(0, -1).mul(255).round().numpy() == load("test").images[0]).all()
+def test_slots_are_those_asked_for_or_as_many_as_there_are_images_for(domains):
+    for slots, expected in ((2, 2), (None, 3)):  # 48 images for 4 clients in batches of 4
+        experiment = replace(single(SMALL), slots=slots)
+        methods = choose_methods(experiment)
+        assert choose_slots(experiment, methods, domains) == expected
+        assert len(choose_stream(experiment, methods, domains)) == 3 * expected  # domains
 
 
-def test_data_and_models_are_loaded_once(domains, tiny_module):
-    builder = Builder({"dataset": domains, "model": tiny_module})
-    experiment = Experiment(dataset="domains", model="sequential", stream="iid", clients=4, slots=3, batch=4)
-    first, _, _ = builder.build(experiment, torch.device("cpu"))
-    second, _, _ = builder.build(experiment, torch.device("cpu"))
-    assert first.network is second.network
+def test_parts_are_those_named(cache, tiny_module):
+    parts = choose_parts(single({**SMALL, "adapter": "tent", "aggregator": "fedavg", "tent.lr": 0.5}), CPU, cache)
+    assert (parts.methods.adapter.name, parts.methods.adapter.lr) == ("tent", 0.5)
+    assert parts.methods.aggregator.name == "fedavg"
+    assert parts.stream.clients == 4
+    assert parts.client.own.keys() == set(parts.network.affine)
 
 
-@pytest.mark.parametrize("dataset", ["shapes-c", "scenes"])
-@pytest.mark.parametrize("keys", [{"size": 64}, {"layout": "folders"}])
-def test_keys_for_folders_of_masks_are_refused_elsewhere(dataset, keys):
-    with pytest.raises(UserError, match=f"no effect on {dataset}"):
-        Builder({}).build(Experiment(dataset=dataset, **keys), torch.device("cpu"))
+def test_a_wrong_name_is_told_before_data_are_loaded(monkeypatch):
+    monkeypatch.setattr(Cache, "data", None)
+    with pytest.raises(UserError, match="did you mean tent"):
+        choose_parts(single({**SMALL, "adapter": "tentt"}), CPU, Cache())
 
 
-class Branching(nn.Sequential):
-    """Decides by a value, which vmap cannot."""
+def test_the_federation_plays_what_the_experiment_says(cache):
+    experiment = single({**SMALL, "interval": 2, "predict": "before", "seed": 3, "stale": "refuse", "decay": 0.25})
+    federation = federate(experiment, choose_parts(experiment, CPU, cache), by_loop)
+    assert (federation.interval, federation.predict, federation.batch) == (2, "before", 4)
+    assert (federation.server.seed, federation.server.clients, federation.server.shape) == (3, 4, (3, 8, 8))
+    assert federation.server.lift is by_loop
+    assert [(stage.stale, stage.decay) for stage in federation.stages] == [("refuse", 0.25)]
 
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(192, 3))
 
-    def forward(self, x):
-        return super().forward(x if x.mean() > 0 else -x)
+def test_the_record_resolves_every_default(tell):
+    told = tell(**{"fedctta.ema": 0.5})
+    assert (told["model"], told["clients"], told["slots"], told["device"]) == ("mine", 4, 3, "cpu")
+    assert told["lift"] == "loop"
+    assert told["niid"]["clusters"] == 2
+    assert told["fedctta"]["ema"] == 0.5
+    assert "temperature" in told["fedctta"]
+    assert told["bn"] == {"momentum": 1.0}
+    assert "parameters" not in told
+    assert not {"quiet", "lying", "privacy", "classes"} & told.keys()
 
 
-def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(domains):
-    builder = Builder({"dataset": domains, "model": Branching()})
-    methods = {"adapter": "none", "aggregator": "local", "stream": "iid"}
-    values = methods | {"dataset": "domains", "model": "branching", "clients": 4, "batch": 4}
-    assert builder.build(Experiment(**values), torch.device("cpu"))[2]["lift"] == "loop"
-    with pytest.raises(UserError, match=r"lift=vmap cannot run this model: .*; use lift=loop"):
-        builder.build(Experiment(**values, lift="vmap"), torch.device("cpu"))
+def test_the_record_says_how_clients_were_lifted(tell):
+    assert tell(lift=in_chunks(2))["lift"] == "vmap 2 clients at a time"
+    assert tell(replayed=5)["lift"] == "loop, 5 of 9 rounds as a CUDA graph"
+
+
+def test_the_record_says_who_lies_what_noise_guarantees_and_why_nobody_shares(tell):
+    told = tell(aggregator="fedavg", liars=1, noise=1.0, robust="clip")
+    assert len(told["lying"]) == 1
+    assert told["privacy"]["noise"] == 1.0
+    quiet = tell(aggregator="fedavg", min_batch=5)
+    assert quiet["quiet"] == "batch=4 is below min_batch=5: nobody shares anything"
+    assert quiet["aggregator"] == "fedavg"
+    assert "quiet" not in tell(aggregator="local", min_batch=5)
+
+
+def test_checking_measures_nothing(cache, monkeypatch):
+    monkeypatch.setattr(build, "fastest_lift", None)
+    assert check_parts(single(SMALL), CPU, cache).stream.clients == 4
+    with pytest.raises(UserError, match="robust=median has no effect on ugsa"):
+        check_parts(single({**SMALL, "aggregator": "ugsa", "robust": "median"}), CPU, cache)
+
+
+def test_only_what_is_left_to_us_is_measured(cache, monkeypatch):
+    asked = []
+    monkeypatch.setattr(build, "fastest_lift", lambda *all_of: asked.append(all_of[2:]) or by_loop)
+    for lift in ("auto", "vmap", "loop"):
+        experiment = single({**SMALL, "lift": lift})
+        choose_lifter(experiment, choose_parts(experiment, CPU, cache))
+    assert asked == [(4, 4, (3, 8, 8), 9 * 4 * 4)]
+    assert LONG > 9 * 4 * 4
+
+
+def test_a_model_that_vmap_cannot_run_is_looped(domains):
+    class Branching(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x if x.mean() > 0 else -x)
+
+    cache = Cache({"dataset": domains, "model": Branching(nn.Flatten(), nn.Linear(192, 3))})
+    experiment = single({**SMALL, "adapter": "none", "aggregator": "local"})
+    parts = choose_parts(experiment, CPU, cache)
+    assert parts.lift == "loop"
+    assert choose_lifter(experiment, parts) is by_loop
+
+
+def test_graphs_are_for_gpus():
+    gpu = torch.device("cuda")
+    assert [choose_graphs(how, gpu) for how in ("graph", "auto", "vmap", "loop")] == ["always", "auto", *["never"] * 2]
+    assert choose_graphs("auto", CPU) == "never"
+    with pytest.raises(UserError, match="lift=graph needs a CUDA GPU"):
+        choose_graphs("graph", CPU)

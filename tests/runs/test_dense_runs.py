@@ -20,7 +20,7 @@ from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
 from fedctta.results.records import Record
 from fedctta.results.summaries import by_domain, of_run
-from fedctta.runs.build import public_images
+from fedctta.runs.datasets import public_images
 from fedctta.runs.experiment import run
 from fedctta.runs.settings import Experiment
 from fedctta.streams import build

@@ -198,7 +198,7 @@ def test_what_a_sweep_lacks_is_told_before_its_first_run(play, tmp_path, monkeyp
 def test_a_model_that_does_not_fit_is_refused(play):
     with pytest.raises(UserError, match="3 classes"):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 7)))
-    with pytest.raises(UserError, match="cannot take images of 8x8x3"):
+    with pytest.raises(UserError, match="cannot take images of 8x8 pixels"):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(100, 3)))
     with pytest.raises(UserError, match="needs BatchNorm"):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))

@@ -16,7 +16,8 @@ import fedctta
 from fedctta.adapters.atp import adaptable
 from fedctta.errors import UserError
 from fedctta.runs import trial
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_parts
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import expand
 from fedctta.runs.trial import check, kept, run_one
 
@@ -25,13 +26,13 @@ SMALL = {"clients": 4, "slots": 3, "batch": 4, "niid.clusters": 2, "device": "cp
 
 @pytest.fixture
 def prepare(domains, tiny_module):
-    """Give the maker of (experiment, builder): nine rounds, with data and a model of one's own."""
+    """Give the maker of (experiment, cache): nine rounds, with data and a model of one's own."""
 
     def prepare(dataset=domains, model=tiny_module, **values):
         given = {"dataset": dataset, "model": model}
         objects = {key: value for key, value in given.items() if not isinstance(value, str)}
         (experiment,) = expand({**SMALL, **given, **dict.fromkeys(objects, "mine"), **values})
-        return experiment, Builder(objects)
+        return experiment, Cache(objects)
 
     return prepare
 
@@ -121,9 +122,9 @@ def identity(prepare, tmp_path):
     place = tmp_path / "identity"
 
     def identity(**values):
-        experiment, builder = prepare(**values)
-        federation, stream, _ = builder.build(experiment, torch.device("cpu"))
-        return trial._place(experiment, trial._identity(experiment, builder, federation, stream), place).name
+        experiment, cache = prepare(**values)
+        parts = choose_parts(experiment, torch.device("cpu"), cache)
+        return trial._place(experiment, trial._identity(experiment, parts, cache), place).name
 
     return identity
 

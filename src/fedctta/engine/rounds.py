@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedctta.adapters import Adapter
 from fedctta.aggregators import Aggregator, Server, Uploads, overall
-from fedctta.core.clients import Client, put, stack, take
+from fedctta.core.clients import Client, put, take
 from fedctta.core.network import Network, Tensors
-from fedctta.core.randomness import keys
+from fedctta.engine.first_clients import first_clients
 from fedctta.errors import UserError
 from fedctta.uploads.late_uploads import Late
 from fedctta.uploads.robust import Robust
@@ -72,14 +72,8 @@ class Federation:
     def start(self) -> State:
         """Return the state before the first round: every client holds the source model."""
         memory = self.aggregator.init(self.server) if self.aggregator.communicates else {}
-        client = self.adapter.init(self.network)
-        if self.adapter.source_images:
-            learnt = self.adapter.study(self.network, self.server.images(self.adapter.source_images), self.batch)
-            client = client._replace(private={**client.private, **learnt})
-        clients = stack(client, self.server.clients)
-        if "key" in clients.private:  # a method that draws random numbers: every client needs its own key
-            key = keys(self.server.seed, self.server.clients, self.network.device)
-            clients = clients._replace(private={**clients.private, "key": key})
+        server = self.server
+        clients = first_clients(self.network, self.adapter, server.images, self.batch, server.seed, server.clients)
         return State(clients, memory)
 
     def aggregations(self, rounds: int) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from fedctta.models.segformer import SegFormer
 from fedctta.models.unet import UNet
 from fedctta.models.wide_resnet import wrn_28_10, wrn_40_2
 
-__all__ = ["ARCHITECTURES", "Architecture", "build", "to_input"]
+__all__ = ["ARCHITECTURES", "Architecture", "build", "model_for", "to_input"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,20 @@ ARCHITECTURES = {
         "small SegFormer with LayerNorm only, for every pixel, raw input", 243_082, SegFormer, dense=True
     ),
 }
+
+USUAL = {"cifar10": "resnet8", "cifar100": "resnext29", "shapes": "resnet8-w16"}
+"""The models that are meant by "auto"; for other data it is ResNet-8, and the U-Net where every pixel has a class."""
+
+
+def model_for(dataset: str, model: str = "auto", dense: bool = False) -> str:
+    """Return `model`, or in place of "auto" the usual one for a data set, be it clean or corrupted.
+
+    >>> model_for("cifar100-c"), model_for("shapes"), model_for("mine", dense=True), model_for("shapes", "resnet18")
+    ('resnext29', 'resnet8-w16', 'unet', 'resnet18')
+    """
+    if model != "auto":
+        return model
+    return "unet" if dense else USUAL.get(dataset.removesuffix("-c"), "resnet8")
 
 
 def build(name: str, classes: int = 10, *, seed: int = 0, **options: Any) -> nn.Module:

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedctta.errors import UserError
 from fedctta.report.comparison import UNAVAILABLE
-from fedctta.runs.build import Builder, data_keys
+from fedctta.runs.cache import Cache
+from fedctta.runs.datasets import data_keys
 from fedctta.runs.settings import Experiment
 
 NOT_RUN = f"{UNAVAILABLE}: not run yet"
@@ -27,17 +28,17 @@ class Lacking:
     def __init__(self) -> None:
         self._reasons: dict[tuple[Any, ...], str] = {}
 
-    def reason(self, experiment: Experiment, builder: Builder) -> str:
+    def reason(self, experiment: Experiment, cache: Cache) -> str:
         """Return why the experiment's data cannot be had, or nothing if they can."""
         data = data_keys(experiment)
         if data not in self._reasons:
             try:
-                builder.data(*data)
+                cache.data(experiment)
             except UserError as error:
                 self._reasons[data] = f"{UNAVAILABLE}: {error}"
         return self._reasons.get(data, "")
 
-    def missing(self, experiment: Experiment, builder: Builder) -> Missing | None:
+    def missing(self, experiment: Experiment, cache: Cache) -> Missing | None:
         """Return that the experiment has no record because of its data, or None if they can be had."""
-        reason = self.reason(experiment, builder)
+        reason = self.reason(experiment, cache)
         return Missing(reason) if reason else None

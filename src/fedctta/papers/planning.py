@@ -12,7 +12,8 @@ from fedctta.errors import UserError, unknown
 from fedctta.machine import choose_device
 from fedctta.papers.missing import Lacking
 from fedctta.papers.tables import Panel, Paper, load_paper
-from fedctta.runs.build import Builder
+from fedctta.runs.build import check_parts
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams import ABSENT
 
@@ -58,13 +59,13 @@ def take_shard(experiments: Sequence[Experiment], shard: str) -> Sequence[Experi
     return experiments[int(part) - 1 :: int(parts)]
 
 
-def check_lengths(panel: Panel, grid: Cells, builder: Builder, lacking: Lacking) -> None:
+def check_lengths(panel: Panel, grid: Cells, cache: Cache, lacking: Lacking) -> None:
     """Refuse published numbers that are not as many as the parts they belong to, and the mean."""
     for (row, _), experiment in grid.items() if panel.by != "mean" else ():
-        if row not in panel.published or lacking.reason(experiment, builder):
+        if row not in panel.published or lacking.reason(experiment, cache):
             continue
         try:
-            stream = builder.check(experiment, choose_device(experiment.device))
+            stream = check_parts(experiment, choose_device(experiment.device), cache).stream
         except UserError:  # told as the cell's reason when its turn comes
             continue
         there = stream.domain != ABSENT

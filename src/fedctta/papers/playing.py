@@ -9,7 +9,7 @@ from pathlib import Path
 from fedctta.errors import UserError
 from fedctta.papers.missing import NOT_RUN, Lacking, Missing
 from fedctta.results.records import Record
-from fedctta.runs.build import Builder
+from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
 from fedctta.runs.progress import RoundBar
 from fedctta.runs.settings import Experiment
@@ -19,29 +19,28 @@ Found = Mapping[str, Record | Missing]
 
 
 def play_cells(
-    experiments: Sequence[Experiment], builder: Builder, lacking: Lacking, folder: Path, jobs: int, bar: RoundBar
+    experiments: Sequence[Experiment], cache: Cache, lacking: Lacking, folder: Path, jobs: int, bar: RoundBar
 ) -> Found:
     """Run what is not kept in the folder yet, `jobs` at once, and return all."""
     failed = {}
     if jobs != 1:
-        there = [experiment for experiment in experiments if not lacking.reason(experiment, builder)]
+        there = [experiment for experiment in experiments if not lacking.reason(experiment, cache)]
         failed = side_by_side(there, folder, jobs, resume=True)
     found: dict[str, Record | Missing] = {fingerprint: Missing(reason) for fingerprint, reason in failed.items()}
     with bar:
         for k, experiment in enumerate(experiments):
             label = f"[{k + 1}/{len(experiments)}] {experiment.dataset} {experiment.stream}"
             watch = partial(bar.watch, f"{label} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}")
-            play = partial(run_one, experiment, builder, folder, resume=True, watch=watch)
+            play = partial(run_one, experiment, cache, folder, resume=True, watch=watch)
             if experiment.fingerprint not in found:
-                found[experiment.fingerprint] = lacking.missing(experiment, builder) or attempt(play)
+                found[experiment.fingerprint] = lacking.missing(experiment, cache) or attempt(play)
     return found
 
 
-def find_cells(experiments: Sequence[Experiment], builder: Builder, lacking: Lacking, folder: Path) -> Found:
+def find_cells(experiments: Sequence[Experiment], cache: Cache, lacking: Lacking, folder: Path) -> Found:
     """Run nothing: return what is kept in the folder."""
     return {
-        experiment.fingerprint: lacking.missing(experiment, builder)
-        or attempt(partial(kept, experiment, builder, folder))
+        experiment.fingerprint: lacking.missing(experiment, cache) or attempt(partial(kept, experiment, cache, folder))
         for experiment in experiments
     }
 

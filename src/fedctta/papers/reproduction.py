@@ -22,8 +22,10 @@ from fedctta.papers.playing import find_cells, play_cells
 from fedctta.papers.tables import Paper
 from fedctta.report.comparison import UNAVAILABLE, Comparison
 from fedctta.report.reproduction import Story, write_reproduction
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_methods, choose_slots
+from fedctta.runs.cache import Cache
 from fedctta.runs.progress import RoundBar
+from fedctta.runs.settings import Experiment
 
 
 @dataclass(frozen=True)
@@ -80,29 +82,34 @@ def reproduce(
     if gather and shard != "1/1":
         raise UserError("--gather shows all cells: leave --shard out")
     plan = make_plan(name, seeds, quick, panels, shard, values)
-    folder, builder, lacking = Path(out), Builder({}), Lacking()
+    folder, cache, lacking = Path(out), Cache(), Lacking()
     require_writable(folder / "runs")
     for panel, grid in zip(plan.panels, plan.grids, strict=True):
-        check_lengths(panel, grid, builder, lacking)
+        check_lengths(panel, grid, cache, lacking)
     if gather:
-        found = find_cells(plan.mine, builder, lacking, folder)
+        found = find_cells(plan.mine, cache, lacking, folder)
     else:
         bar = RoundBar(console or Console(stderr=True), progress)
-        found = play_cells(plan.mine, builder, lacking, folder, jobs, bar)
+        found = play_cells(plan.mine, cache, lacking, folder, jobs, bar)
     tables = [compare(each, grid, seeds, found) for each, grid in zip(plan.panels, plan.grids, strict=True)]
     command = write_command(name, seeds, quick, gather, panels, values)
-    return Reproduction(plan.paper, tuple(tables), command, _say_quick(plan, tables, builder, values) if quick else "")
+    return Reproduction(plan.paper, tuple(tables), command, _say_quick(plan, tables, cache, values) if quick else "")
 
 
-def _say_quick(plan: Plan, tables: Sequence[Comparison], builder: Builder, values: Mapping[str, Any]) -> str:
+def _say_quick(plan: Plan, tables: Sequence[Comparison], cache: Cache, values: Mapping[str, Any]) -> str:
     """Say what --quick changed in the cells that ran."""
     whole = [plan.paper.cells(each, False, values) for each in plan.panels]
     return describe_shortening(
-        (record.settings["slots"], builder.slots(full[cell]))
+        (record.settings["slots"], _count_slots(full[cell], cache))
         for full, table in zip(whole, tables, strict=True)
         for cell, records in table.runs.items()
         for record in records
     )
+
+
+def _count_slots(experiment: Experiment, cache: Cache) -> int:
+    """Return the number of slots that a domain lasts in an experiment."""
+    return experiment.slots or choose_slots(experiment, choose_methods(experiment), cache.data(experiment))
 
 
 def write_command(

@@ -22,7 +22,7 @@ from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
 from fedctta.registry import Registry, parameters_of
 from fedctta.results.records import Record, to_json
-from fedctta.runs.build import Builder
+from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
 from fedctta.runs.progress import RoundBar
 from fedctta.runs.settings import Experiment, expand, load_preset
@@ -97,32 +97,32 @@ def run(
     if folder is not None:
         require_writable(folder / "runs")
     records = []
-    builder = Builder(objects)
+    cache = Cache(objects)
     if len(experiments) > 1:
         for experiment in experiments:
-            check(experiment, builder)
+            check(experiment, cache)
     if jobs != 1:
-        _play_at_once(experiments, builder, folder, jobs, resume, console)
+        _play_at_once(experiments, cache, folder, jobs, resume, console)
         resume = True
     with RoundBar(console, progress) as bar:
         for k, experiment in enumerate(experiments):
             label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
             watch = partial(bar.watch, f"{label} seed {experiment.seed}")
-            records.append(run_one(experiment, builder, folder, resume, watch))
+            records.append(run_one(experiment, cache, folder, resume, watch))
     found = Result(tuple(records))
     return found if chosen is None else Result(found.records, chosen.title, chosen.published)
 
 
 def _play_at_once(
     experiments: Sequence[Experiment],
-    builder: Builder,
+    cache: Cache,
     folder: Path | None,
     jobs: int,
     resume: bool,
     console: Console,
 ) -> None:
     """Play all experiments into the folder, several at once."""
-    if folder is None or builder.objects:
+    if folder is None or cache.objects:
         raise UserError(
             "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
         )

@@ -19,29 +19,38 @@ from fedctta.uploads.stages import Stage
 from fedctta.uploads.traffic import on_the_wire, signals_of
 
 
-def guarded(federation: Federation, experiment: Experiment, rounds: int) -> tuple[Federation, dict[str, Any]]:
-    """Return the federation with robust mixing, liars, noise and the least batch, and what to note of them."""
-    noted: dict[str, Any] = {}
+def guard(federation: Federation, experiment: Experiment) -> Federation:
+    """Return the federation with robust mixing, liars, noise and the least batch, as the experiment asks."""
     if experiment.batch < experiment.min_batch and federation.aggregator.communicates:
         federation = replace(federation, aggregator=Local())
-        noted["quiet"] = f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
     robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
     robust.check(federation.aggregator, federation.adapter.measures)
     noise: tuple[Stage, ...] = ()
     liars: tuple[Stage, ...] = ()
     if experiment.liars:
         who = choose_liars(federation.server.clients, experiment.liars, experiment.seed)
-        liars, noted["lying"] = (Liars(who, experiment.lie, experiment.seed),), list(who)
+        liars = (Liars(who, experiment.lie, experiment.seed),)
     if (experiment.noise, experiment.epsilon) != (None, None) and federation.aggregator.communicates:
-        chosen = choose_noise(experiment, federation)
-        noise = (chosen,)
-        noted["privacy"] = chosen.spent(experiment.delta, len(federation.aggregations(rounds)))
+        noise = (choose_noise(experiment, federation),)
     if not liars and not noise and robust.way == "none":
-        return federation, noted
+        return federation
     if federation.graphs == "always":
         raise UserError("lift=graph cannot replay rounds with robust, liars or noise: use lift=auto")
     stages = (*noise, *liars, *federation.stages)
-    return replace(federation, graphs="never", stages=stages, robust=robust), noted
+    return replace(federation, graphs="never", stages=stages, robust=robust)
+
+
+def describe_guards(federation: Federation, experiment: Experiment, rounds: int) -> dict[str, Any]:
+    """Return what a record says of them: why nobody shares, who lies, and what privacy `rounds` rounds leave."""
+    told: dict[str, Any] = {}
+    if federation.aggregator.name != experiment.aggregator:
+        told["quiet"] = f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
+    for stage in reversed(federation.stages):
+        if isinstance(stage, Liars):
+            told["lying"] = list(stage.who)
+        if isinstance(stage, Noise):
+            told["privacy"] = stage.spent(experiment.delta, len(federation.aggregations(rounds)))
+    return told
 
 
 def choose_noise(experiment: Experiment, federation: Federation) -> Noise:

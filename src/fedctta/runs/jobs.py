@@ -21,7 +21,7 @@ import torch
 
 from fedctta.errors import UserError
 from fedctta.files import exit_when_terminated
-from fedctta.runs.build import Builder
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.runs.trial import run_one
 
@@ -68,14 +68,14 @@ def _prepare(threads: int) -> None:
 
 
 @lru_cache(maxsize=1)
-def _workshop() -> Builder:
-    return Builder({})
+def _cache() -> Cache:
+    return Cache()
 
 
 def _play(experiment: Experiment, folder: Path, resume: bool) -> str:
     """Play one experiment and keep its record; return why that was not possible, or nothing."""
     try:
-        run_one(experiment, _workshop(), folder, resume, lambda rounds: lambda t, tally: None)
+        run_one(experiment, _cache(), folder, resume, lambda rounds: lambda t, tally: None)
     except KeyboardInterrupt:
         return STOPPED
     except UserError as error:

@@ -22,7 +22,8 @@ from fedctta.errors import NotFinite, UserError
 from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
 from fedctta.registry import defaults, import_object, parameters_of
 from fedctta.results.records import Record
-from fedctta.runs.build import Builder
+from fedctta.runs.build import Parts, check_parts, choose_lifter, choose_parts, describe, federate
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
 
@@ -34,18 +35,19 @@ _SPOILS = ("precision", "robust", "cap", "clip", "trim", "liars", "lie", "noise"
 
 def run_one(
     experiment: Experiment,
-    builder: Builder,
+    cache: Cache,
     folder: Path | None,
     resume: bool,
     watch: Callable[[int], Callable[[int, Tally], None]],
 ) -> Record:
     """Play one experiment; save checkpoints while it runs, and its record when it is done."""
     device = choose_device(experiment.device)
-    federation, stream, settings = builder.build(experiment, device)
+    parts = choose_parts(experiment, device, cache)
+    federation, stream = federate(experiment, parts, choose_lifter(experiment, parts)), parts.stream
     place = checkpoint = None
     identity = ""
     if folder is not None:
-        identity = _identity(experiment, builder, federation, stream)
+        identity = _identity(experiment, parts, cache)
         place = _place(experiment, identity, folder)
         checkpoint = place.with_suffix(".checkpoint")
         if resume and place.exists():
@@ -58,7 +60,7 @@ def run_one(
         on_round = watch(len(stream))
         if experiment.engine == "flower":
             simulate_on_flower = import_object(FLOWER, "simulate_on_flower")
-            tally = simulate_on_flower(experiment, stream, bool(builder.objects), on_round)
+            tally = simulate_on_flower(experiment, stream, bool(cache.objects), on_round)
         else:
             tally = simulate(
                 federation,
@@ -68,6 +70,7 @@ def run_one(
                 on_round=on_round,
                 retention=retention,
             )
+    settings = describe(experiment, parts, federation, tally.replayed)
     record = _record(settings, stream, tally, peak_memory_mb(device), retention)
     if place is not None and checkpoint is not None:
         record.save(place)
@@ -91,17 +94,17 @@ def saying_what_is_unusual(experiment: Experiment, federation: Federation) -> It
         raise UserError(f"{error}: {first}check the model and its weights") from error
 
 
-def check(experiment: Experiment, builder: Builder) -> None:
+def check(experiment: Experiment, cache: Cache) -> None:
     """Refuse what `run_one` would refuse, without playing: a sweep then fails before its first run."""
-    stream = builder.check(experiment, choose_device(experiment.device))
+    parts = check_parts(experiment, choose_device(experiment.device), cache)
     if experiment.engine == "flower":
-        import_object(FLOWER, "check")(experiment, stream, bool(builder.objects))
+        import_object(FLOWER, "check")(experiment, parts.stream, bool(cache.objects))
 
 
-def kept(experiment: Experiment, builder: Builder, folder: Path) -> Record | None:
+def kept(experiment: Experiment, cache: Cache, folder: Path) -> Record | None:
     """Return the record of an experiment played before, if the folder has it."""
-    federation, stream, _ = builder.build(experiment, choose_device(experiment.device))
-    place = _place(experiment, _identity(experiment, builder, federation, stream), folder)
+    parts = check_parts(experiment, choose_device(experiment.device), cache)
+    place = _place(experiment, _identity(experiment, parts, cache), folder)
     return Record.load(place) if place.exists() else None
 
 
@@ -110,21 +113,22 @@ def _place(experiment: Experiment, identity: str, folder: Path) -> Path:
     return folder / "runs" / f"{name}.safetensors"
 
 
-def _identity(experiment: Experiment, builder: Builder, federation: Federation, stream: Stream) -> str:
+def _identity(experiment: Experiment, parts: Parts, cache: Cache) -> str:
     """A short hash of all that decides the numbers: version, description, model, schedule, samples, images, labels.
 
     It includes the files that the adapter reads.
     """
     digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
-    data, network = stream.data, federation.network
+    stream, network = parts.stream, parts.network
+    data = stream.data
     labels = data.labels.values() if isinstance(data, MaskedDomains) else (data.labels,)
     for array in (stream.domain, stream.samples, *labels):
         digest.update(np.ascontiguousarray(array).data)
-    digest.update(builder.hash_images(data))
+    digest.update(cache.hash_images(data))
     digest.update(hash_code(network.module, experiment.model))
     for tensor in network.state.values():
         digest.update(tensor.cpu().contiguous().numpy().data)
-    for path in federation.adapter.reads(network):
+    for path in parts.methods.adapter.reads(network):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -133,9 +137,6 @@ def _record(
     settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float, retention: Retention | None
 ) -> Record:
     """Return what is kept of a run that is done."""
-    if tally.replayed:
-        played = f"{settings['lift']}, {tally.replayed} of {len(stream)} rounds as a CUDA graph"
-        settings = {**settings, "lift": played}
     matrices, rounds = tally.matrices.cpu().numpy(), tally.kept_rounds
     if not len(rounds):  # nobody collaborates: the identity, once
         matrices, rounds = np.eye(stream.clients, dtype=np.float32)[None], np.zeros(1, np.int64)

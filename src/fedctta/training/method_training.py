@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedctta.adapters.common.learnt import learnt_path
+from fedctta.core.network import Network
 from fedctta.data.catalogue import CLEAN, load
 from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
 from fedctta.machine import choose_device
-from fedctta.models import ARCHITECTURES
+from fedctta.models import ARCHITECTURES, model_for
 from fedctta.models.zoo import save_tensors
-from fedctta.runs.build import DEFAULT_MODEL, Builder
+from fedctta.runs.source_models import load_module
 from fedctta.training.learning import OnRound, read_training, train_method
 
 PLAIN_KEYS = {
@@ -45,16 +46,15 @@ def learn(values: Mapping[str, Any], on_round: OnRound | None = None) -> tuple[P
         raise UserError(f"out={out} must end in .safetensors")
     device = choose_device(str(plain["device"]))
     folder = None if plain["folder"] is None else Path(str(plain["folder"]))
-    model = str(plain["model"])
-    model = DEFAULT_MODEL.get(f"{dataset}-c", "resnet8") if model == "auto" else model
+    model, weights = model_for(dataset, str(plain["model"])), str(plain["weights"])
     if model in ARCHITECTURES and ARCHITECTURES[model].dense:
         raise UserError(f"model={model} predicts every pixel and {dataset} has one class an image: use another model")
 
     images = load(dataset, "train", folder)
-    network = Builder({}).network(dataset, model, str(plain["weights"]), len(images.classes), device, dense=False)
+    network = Network(load_module(dataset, model, weights, len(images.classes)), device)
     path = out or learnt_path(method, network)
     require_writable(path.parent)
     tensors, card = train_method(method, network, images.images, images.labels, options, on_round)
-    card = {"model": model, "dataset": dataset, "weights": str(plain["weights"]), **card}
+    card = {"model": model, "dataset": dataset, "weights": weights, **card}
     save_tensors(tensors, path, card)
     return path, card

@@ -13,10 +13,11 @@ import torch
 from fedctta.adapters.bn import BatchStatistics
 from fedctta.aggregators import Uploads, mix, overall, restrict
 from fedctta.core.clients import Client
+from fedctta.engine.first_clients import first_client
 from fedctta.errors import UserError
 from fedctta.fleet.device.device import Device, Stop
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
-from fedctta.fleet.device.equipment import Equipment, first_client
+from fedctta.fleet.device.equipment import Equipment
 from fedctta.fleet.device.handover import Download, Handover, Snapshot
 from fedctta.fleet.device.predictions import open_predictions
 from fedctta.fleet.device.request_handler import RequestHandler
@@ -26,7 +27,8 @@ from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
 from fedctta.registry import parameters_of
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_lifter, choose_parts, federate
+from fedctta.runs.cache import Cache
 
 CLIENTS = 4
 
@@ -177,7 +179,8 @@ def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregat
     words = f"dataset=shapes-c,domains=fog+contrast,clients=4,niid.clusters=2,slots=2,seed=3,adapter={adapter}"
     experiment, _ = parse_stream(f"{words},aggregator={aggregator}", 5)
     with arithmetic(), torch.no_grad():
-        federation, stream, _ = Builder({}).build(experiment, torch.device("cpu"))
+        parts = choose_parts(experiment, torch.device("cpu"), Cache())
+        federation, stream = federate(experiment, parts, choose_lifter(experiment, parts)), parts.stream
         state, simulated, weights = federation.start(), [], []
         active = torch.ones(CLIENTS, dtype=torch.bool)
         for t in range(len(stream)):

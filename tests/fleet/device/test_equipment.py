@@ -14,12 +14,10 @@ from safetensors.torch import save_file
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.cli.device import device
-from fedctta.core.randomness import keys
 from fedctta.errors import UserError
 from fedctta.fleet.device.equipment import (
     equip,
     find_weights,
-    first_client,
     free_running_parameters,
     images_from,
     parameters_for,
@@ -79,10 +77,7 @@ def test_what_does_not_exist_is_told(model, weights, adapter, said):
         equip("resnet8-w16", "shapes", "bn", 1)
 
 
-def test_a_client_begins_as_its_number_in_a_simulation_does(tiny_network):
-    adapter = adapters.create("roid")
-    client = first_client(tiny_network, adapter, images_from(None, "roid", "cpu"), 4, 5, 2)
-    assert int(client.private["key"]) == int(keys(5, 4)[2])
+def test_no_two_devices_draw_the_same_chance():
     assert seed_of("device-0") != seed_of("device-1")
 
 

@@ -16,7 +16,9 @@ from fedctta.errors import UserError
 from fedctta.fleet.simulation import engine
 from fedctta.fleet.simulation.engine import check, run_on_ray, simulate_on_flower
 from fedctta.fleet.simulation.grid import InProcessGrid
-from fedctta.runs.build import Builder
+from fedctta.fleet.simulation.simulated import open_stream
+from fedctta.runs.build import choose_lifter, choose_parts, federate
+from fedctta.runs.cache import Cache
 from fedctta.runs.experiment import run
 from fedctta.runs.settings import single
 
@@ -34,8 +36,9 @@ def in_process(server, client, nodes):
 @pytest.mark.parametrize(("adapter", "aggregator"), [("bn", "fedctta"), ("bpa", "ugsa"), ("rotta", "fedtsa")])
 def test_it_is_the_simulator(adapter, aggregator):
     experiment = single({**WORDS, "adapter": adapter, "aggregator": aggregator, "fedtsa.epochs": 5})
-    federation, stream, _ = Builder({}).build(experiment, torch.device("cpu"))
-    expected, rounds = simulate(federation, stream), []
+    parts = choose_parts(experiment, torch.device("cpu"), Cache())
+    stream = parts.stream
+    expected, rounds = simulate(federate(experiment, parts, choose_lifter(experiment, parts)), stream), []
     found = simulate_on_flower(experiment, stream, on_round=lambda t, _: rounds.append(t), run=in_process)
     assert rounds == list(range(len(stream)))
     assert torch.equal(found.correct, expected.correct)
@@ -53,7 +56,7 @@ def test_it_is_asked_for_by_its_name(monkeypatch):
 
 def test_a_client_that_fails_ends_the_run():
     experiment = single(WORDS)
-    stream = Builder({}).build(experiment, torch.device("cpu"))[1]
+    stream = open_stream(experiment)
 
     def broken(server, client, nodes):
         def answer(message):
@@ -71,7 +74,7 @@ def test_a_client_that_fails_ends_the_run():
 )
 def test_what_it_cannot_do_is_told(words):
     experiment = single({**WORDS, **words})
-    stream = Builder({}).build(experiment, torch.device("cpu"))[1]
+    stream = open_stream(experiment)
     with pytest.raises(UserError, match="engine=flower"):
         check(experiment, stream, objects=False)
 

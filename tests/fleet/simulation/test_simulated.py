@@ -31,6 +31,14 @@ def test_it_goes_on_where_it_stopped(done, first, left):
     assert not batches or batches[0].ids[0] == first
 
 
+def test_a_stream_needs_no_model(monkeypatch):
+    def fail(*_):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("fedctta.runs.cache.load_module", fail)
+    assert open_stream(parse_stream(f"{WORDS},model=nowhere:make", 5)[0]).clients == 4
+
+
 def test_a_client_that_is_not_there_is_told():
     with pytest.raises(UserError, match="use 0 to 3"):
         one_client(f"{WORDS},client=4", 5, 0)

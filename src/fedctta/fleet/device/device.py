@@ -31,6 +31,7 @@ from fedctta.fleet.device.handover import Download, Handover, Snapshot
 from fedctta.fleet.device.predictions import Predictions, Row
 from fedctta.fleet.device.sources import Batch, Source
 from fedctta.models.inputs import to_input
+from fedctta.models.try_on import try_on
 
 log = logging.getLogger("fedctta.fleet")
 
@@ -117,7 +118,7 @@ class Device:
         """Adapt to one batch, predict it, and write the predictions down."""
         x = to_input(batch.images, self.network.device)
         if self._x is None:
-            self._try_on(x)
+            self._check_outputs(try_on(self.network, x))
         before, number = self.client, self.place.batches
         download = None if self.lockstep else self.handover.take()
         self._apply(download, self._x)
@@ -186,14 +187,8 @@ class Device:
                 self._adaptable[images] = False
         return self._adaptable[images]
 
-    def _try_on(self, x: Tensor) -> None:
-        """Run the first batch through the source model, so that a misfit is reported before anything is written."""
-        size = "x".join(map(str, x.shape[-2:]))
-        try:
-            logits = self.network({}, x).logits
-        except (RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"the model cannot take images of {size} pixels: {reason}; choose one that fits") from error
+    def _check_outputs(self, logits: Tensor) -> None:
+        """Refuse a model that gives no class, or other classes than were named, before anything is written."""
         if logits.ndim != 2 or (self.classes and logits.shape[1] != len(self.classes)):
             raise UserError(
                 f"the model gives outputs of shape {list(logits.shape[1:])}, not {len(self.classes) or 'any'} classes:"

@@ -1,4 +1,4 @@
-"""What a device starts with: the model, its method, the names of the classes, and its client before the first batch."""
+"""What a device starts with: the model, its method, the names of the classes, and images of the source."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedctta.adapters import Adapter, adapters
-from fedctta.core.clients import Client
 from fedctta.core.network import Network
-from fedctta.core.randomness import keys
 from fedctta.errors import UserError, unknown
 from fedctta.fleet.device.sources import files_below, read_image
 from fedctta.models import ARCHITECTURES, build
@@ -110,12 +108,9 @@ def find_weights(model: str, weights: str, dataset: str = "") -> tuple[Path | No
 
 def _module(model: str, path: Path | None) -> nn.Module:
     if ":" in model:
-        from fedctta.runs.build import import_model
+        from fedctta.runs.source_models import import_model
 
-        module = import_model(model)
-        if path is not None:
-            load_weights(module, path)
-        return module
+        return import_model(model, path)
     if ARCHITECTURES[model].dense:
         raise UserError(f"model {model} predicts every pixel and a device writes one class an image: use another model")
     assert path is not None
@@ -146,20 +141,6 @@ def _class_names(given: str, trained_on: str) -> tuple[str, ...]:
     from fedctta.data.editions import EDITIONS
 
     return EDITIONS[trained_on].classes if trained_on in EDITIONS else ()
-
-
-def first_client(
-    network: Network, adapter: Adapter, source_images: Callable[[int], Tensor], batch: int, seed: int, number: int = 0
-) -> Client:
-    """Return the client before its first batch, just as client `number` of a simulation with this seed begins."""
-    client = adapter.init(network)
-    if adapter.source_images:
-        learnt = adapter.study(network, source_images(adapter.source_images), batch)
-        client = client._replace(private={**client.private, **learnt})
-    if "key" in client.private:
-        key = keys(seed, number + 1, network.device)[number]
-        client = client._replace(private={**client.private, "key": key})
-    return client
 
 
 def seed_of(name: str) -> int:

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from fedctta.engine.first_clients import first_client
 from fedctta.errors import UserError
 from fedctta.fleet.device.device import Device, stoppable
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition, identity
-from fedctta.fleet.device.equipment import Equipment, equip, first_client, images_from, parameters_for, seed_of
+from fedctta.fleet.device.equipment import Equipment, equip, images_from, parameters_for, seed_of
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.predictions import open_predictions
 from fedctta.fleet.device.request_handler import RequestHandler
@@ -66,7 +67,7 @@ def run_device(settings: Settings) -> StreamPosition:
     images = images_from(settings.source_images, settings.adapter, compute)
     if settings.data.startswith("stream:"):
         from fedctta.fleet.simulation.simulated import parse_stream
-        from fedctta.runs.build import public_images
+        from fedctta.runs.datasets import public_images
 
         experiment, number = parse_stream(settings.data.removeprefix("stream:"), settings.batch)
         dataset, seed = experiment.dataset, experiment.seed

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedctta.errors import UserError
 from fedctta.files import make_writable, whole
 from fedctta.fleet.processes import process_specs
@@ -21,11 +23,12 @@ from fedctta.fleet.processes.process_specs import Link
 from fedctta.fleet.processes.serve import Watch, lead, start_server
 from fedctta.fleet.processes.supervisor import Supervisor
 from fedctta.fleet.server.plan import load_plan, write_plan
-from fedctta.fleet.simulation.simulated import open_stream
 from fedctta.fleet.transport.certificates import make_keys
 from fedctta.fleet.transport.framing import LONGEST_PATH
+from fedctta.models import model_for
 from fedctta.registry import defaults
-from fedctta.runs.build import DEFAULT_MODEL
+from fedctta.runs.build import check_parts
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams.clusters import NIID
 
@@ -65,7 +68,7 @@ def up(tryout: Tryout, watch: Watch) -> dict[str, Any]:
     out = tryout.out.resolve()
     make_writable(out)
     plan = _write_plan(out / "fleet.toml", tryout.plan())
-    open_stream(load_plan(plan).experiment)  # says what is wrong with the words before anything is started
+    check_parts(load_plan(plan).experiment, torch.device("cpu"), Cache())  # before anything is started
     keys = None if tryout.insecure else out / "keys"
     if keys is not None and not keys.exists():
         make_keys(keys, (), tryout.devices)
@@ -108,12 +111,11 @@ def _write_plan(path: Path, text: str) -> Path:
 
 def _device_words(tryout: Tryout, name: str, k: int, door: Path) -> list[str]:
     run, usual, folder = tryout.words, defaults(Experiment), tryout.out.resolve() / "devices" / name
-    model = run.get("model", "auto")
-    model = DEFAULT_MODEL.get(str(run["dataset"]), "resnet8") if model == "auto" else model
+    model = model_for(str(run["dataset"]), str(run.get("model", "auto")))
     kinds = tuple(f"{run.get(key, usual[key])}." for key in ("stream", "samples"))
     stream = ",".join(f"{key}={run[key]}" for key in run if key in DEVICE_WORDS or key.startswith(kinds))
     adapter = str(run.get("adapter", "bn"))
-    words = ["--model", str(model), "--data", f"stream:{stream},client={k}", "--state", str(folder)]
+    words = ["--model", model, "--data", f"stream:{stream},client={k}", "--state", str(folder)]
     words += ["--adapter", adapter, "--socket", str(door), "--batch", str(run.get("batch", 10)), "--device", "cpu"]
     words += ["--weights", str(run["weights"])] if "weights" in run else []
     words += ["--lockstep"] if tryout.lockstep else ["--pace", str(tryout.pace)]

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from torch import Tensor
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, aggregators
@@ -29,11 +29,12 @@ from fedctta.errors import UserError, unknown
 from fedctta.fleet.server.collaboration import Hub
 from fedctta.fleet.server.examine import Examiner
 from fedctta.fleet.transport.wire import Note
-from fedctta.models.zoo import load_model, load_weights
+from fedctta.models import model_for
 from fedctta.registry import parameters_of, read
-from fedctta.runs.build import DEFAULT_MODEL, import_model, public_images
+from fedctta.runs.datasets import public_images
 from fedctta.runs.preset_files import read_toml
 from fedctta.runs.settings import Experiment, dotted, single
+from fedctta.runs.source_models import load_module
 from fedctta.uploads.late_uploads import Late
 from fedctta.uploads.robust import BOUND, Robust
 
@@ -131,7 +132,8 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     experiment = plan.experiment
     if experiment.dataset in DENSE:
         raise UserError("a fleet's server does not take models that predict every pixel yet: use fedctta run")
-    network = Network(_module(plan))
+    model = model_for(experiment.dataset, experiment.model)
+    network = Network(load_module(experiment.dataset, model, experiment.weights, plan.classes))
     adapter = experiment.method(adapters, experiment.adapter)
     aggregator = experiment.method(aggregators, experiment.aggregator)
     adapter.check(network, experiment.batch)
@@ -142,10 +144,7 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
         )
     client = adapter.init(network)
     aggregator.check(network, client.own)
-
-    def images(count: int) -> Tensor:
-        return public_images(experiment, count, network.device)
-
+    images = partial(public_images, experiment, device=network.device)
     shape = (3, plan.size, plan.size)
     lift = choose_lift(experiment.lift, network, client, experiment.batch)
     server = Server(network, lift, experiment.seed, shape, plan.max_devices, images)
@@ -163,14 +162,3 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
 def method_note(hub: Hub) -> Note:
     """Return the aggregator's name and parameters, which tell a device what to share and to compute."""
     return {"aggregator": hub.aggregator.name, "parameters": json.dumps(parameters_of(hub.aggregator))}
-
-
-def _module(plan: Plan) -> torch.nn.Module:
-    experiment = plan.experiment
-    name = DEFAULT_MODEL.get(experiment.dataset, "resnet8") if experiment.model == "auto" else experiment.model
-    if ":" not in name:
-        return load_model(name, experiment.dataset, plan.classes, experiment.weights)
-    module = import_model(name)
-    if experiment.weights != "auto":
-        load_weights(module, Path(experiment.weights))
-    return module

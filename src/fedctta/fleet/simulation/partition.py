@@ -13,15 +13,17 @@ import torch
 from torch import Tensor
 
 from fedctta.core.clients import Client
-from fedctta.core.tensors import named
-from fedctta.engine.rounds import Federation
+from fedctta.core.tensors import named, under
+from fedctta.engine.first_clients import first_client
 from fedctta.errors import UserError
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.transport.framing import LIMIT
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.models.inputs import to_input
-from fedctta.runs.build import Builder
+from fedctta.runs.build import Parts, choose_parts
+from fedctta.runs.cache import Cache
+from fedctta.runs.datasets import public_images
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
 
@@ -42,19 +44,18 @@ def client_app(experiment: Experiment) -> ClientApp:
     return app
 
 
-_parts: dict[str, tuple[Federation, Stream]] = {}  # of this process, made at the first message
+_parts: dict[str, Parts] = {}  # of this process, made at the first message
 
 
 def answer(experiment: Experiment, message: Message, context: Context) -> Message:
     """Let the node's client take its download, predict the batch it holds, adapt to the next one, and upload."""
     if experiment.fingerprint not in _parts:
         _parts.clear()
-        _parts[experiment.fingerprint] = Builder({}).build(experiment, torch.device("cpu"))[:2]
-    federation, stream = _parts[experiment.fingerprint]
+        _parts[experiment.fingerprint] = choose_parts(experiment, torch.device("cpu"), Cache())
     request = unpack(message.content.array_records[PARCEL][PARCEL].numpy(), LIMIT)
     number = int(context.node_config["partition-id"])
     with torch.no_grad():
-        reply, logits = _step(federation, stream, number, request, context)
+        reply, logits = _step(experiment, _parts[experiment.fingerprint], number, request, context)
     content = RecordDict({PARCEL: ArrayRecord({PARCEL: Array(pack(reply))})})
     if logits is not None:
         content[LOGITS] = ArrayRecord({f"{request.round - 1}/{number}": Array(logits.numpy())})
@@ -62,10 +63,10 @@ def answer(experiment: Experiment, message: Message, context: Context) -> Messag
 
 
 def _step(
-    federation: Federation, stream: Stream, number: int, request: Parcel, context: Context
+    experiment: Experiment, parts: Parts, number: int, request: Parcel, context: Context
 ) -> tuple[Parcel, Tensor | None]:
-    network, adapter = federation.network, federation.adapter
-    client, seen = _recall(federation, number, context)
+    network, adapter, stream = parts.network, parts.methods.adapter, parts.stream
+    client, seen = _recall(experiment, parts, number, context)
     moment, logits = Snapshot(client, None, seen), None
     if request.kind == "step" and seen == request.round:  # not asked a second time
         if seen:
@@ -89,17 +90,15 @@ def _batch(stream: Stream, t: int, number: int) -> Tensor:
     return to_input(stream.slot(t).images[number], "cpu")
 
 
-def _recall(federation: Federation, number: int, context: Context) -> tuple[Client, int]:
+def _recall(experiment: Experiment, parts: Parts, number: int, context: Context) -> tuple[Client, int]:
     """Return the client, and how many batches it has adapted to."""
     if CLIENT not in context.state:
-        start = federation.start().clients
-        return Client(*({name: t[number] for name, t in part.items()} for part in start)), 0
+        images = partial(public_images, experiment, device=parts.device)
+        adapter, batch, seed = parts.methods.adapter, experiment.batch, experiment.seed
+        return first_client(parts.network, adapter, images, batch, seed, number), 0
     kept = unpack(context.state.array_records[CLIENT][CLIENT].numpy(), 1 << 40)
-    parts: dict[str, dict[str, Tensor]] = {"own": {}, "private": {}}
-    for place, array in kept.arrays.items():
-        part, _, name = place.partition(".")
-        parts[part][name] = torch.from_numpy(array)
-    return Client(**parts), kept.round
+    tensors = {name: torch.from_numpy(array) for name, array in kept.arrays.items()}
+    return Client(under("own", tensors), under("private", tensors)), kept.round
 
 
 def _remember(moment: Snapshot, context: Context) -> None:

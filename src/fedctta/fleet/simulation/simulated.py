@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from fedctta.errors import UserError
 from fedctta.fleet.device.sources import Batch
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_methods, choose_stream
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment, parse_single, single
 from fedctta.streams import ABSENT, Stream
 
@@ -33,8 +33,7 @@ def parse_stream(words: str, batch: int) -> tuple[Experiment, int]:
 
 def open_stream(experiment: Experiment) -> Stream:
     """Lay out the stream just as a simulation of this experiment does."""
-    _, stream, _ = Builder({}).build(experiment, torch.device("cpu"))
-    return stream
+    return choose_stream(experiment, choose_methods(experiment), Cache().data(experiment))
 
 
 def one_client(words: str, batch: int, done: int) -> Iterator[Batch]:

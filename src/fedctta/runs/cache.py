@@ -1,0 +1,62 @@
+"""Data and models, loaded once for all runs that share them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedctta.core.network import Network
+from fedctta.data.masked import AnyDomains
+from fedctta.models.source import Source
+from fedctta.runs.datasets import data_keys, load_data
+from fedctta.runs.settings import Experiment
+from fedctta.runs.source_models import find_source, load_module
+
+
+class Cache:
+    """Loads data and models, and keeps the last two of each.
+
+    `objects` may hold a "model" and a "dataset" that take the place of those an experiment names.
+    """
+
+    def __init__(self, objects: Mapping[str, Any] | None = None) -> None:
+        self.objects = dict(objects or {})
+        self._load_data = lru_cache(maxsize=2)(partial(load_data, given=self.objects.get("dataset")))
+        self._load_network = lru_cache(maxsize=2)(self._make_network)
+        self._hashed: tuple[AnyDomains, bytes] | None = None
+
+    def data(self, experiment: Experiment) -> AnyDomains:
+        """Return the data of an experiment."""
+        return self._load_data(*data_keys(experiment))
+
+    def source(self, experiment: Experiment, model: str) -> Source:
+        """Return where the weights of an experiment's model come from."""
+        return find_source(experiment.dataset, model, experiment.weights, self.objects.get("model"))
+
+    def network(self, experiment: Experiment, model: str, data: AnyDomains, device: torch.device) -> Network:
+        """Return an experiment's model with outputs for the classes of the data."""
+        kinds = (len(data.classes), device, data.dense, experiment.precision == "bf16")
+        return self._load_network(experiment.dataset, model, experiment.weights, *kinds)
+
+    def _make_network(
+        self, dataset: str, model: str, weights: str, classes: int, device: torch.device, dense: bool, bf16: bool
+    ) -> Network:
+        given: nn.Module | None = self.objects.get("model")
+        module = load_module(dataset, model, weights, classes) if given is None else given
+        return Network(module, device, dense, bf16)
+
+    def hash_images(self, data: AnyDomains) -> bytes:
+        """Return a hash of the names, the classes and every image; the last one is kept."""
+        if self._hashed is None or self._hashed[0] is not data:
+            digest = hashlib.sha256(repr((data.names, data.classes)).encode())
+            for name in data.names:
+                digest.update(repr(data.images[name].shape).encode())
+                digest.update(np.ascontiguousarray(data.images[name]).data)
+            self._hashed = data, digest.digest()
+        return self._hashed[1]

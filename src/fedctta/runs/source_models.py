@@ -1,0 +1,105 @@
+"""The source model of a run: by name, by `module:name`, or given as an object; and whether it fits the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedctta.core.network import Network
+from fedctta.data.masked import AnyDomains, MaskedDomains, numbered, with_more_classes
+from fedctta.errors import UserError
+from fedctta.keys import Lift
+from fedctta.models import ARCHITECTURES, model_for
+from fedctta.models.source import Source
+from fedctta.models.zoo import find_weights, load_model, load_weights
+from fedctta.registry import import_object
+from fedctta.runs.settings import Experiment
+
+
+def choose_model(experiment: Experiment, data: AnyDomains) -> str:
+    """Return the name of the model: the data's usual one for "auto"; refuse one that predicts something else."""
+    known = ARCHITECTURES.get(experiment.model)
+    if known is not None and known.dense != data.dense:
+        what = "a class for every pixel" if data.dense else "one class an image"
+        fit = " or ".join(name for name, model in ARCHITECTURES.items() if model.dense == data.dense)
+        raise UserError(f"model={experiment.model} does not fit data with {what}: use model={fit}")
+    return model_for(experiment.dataset, experiment.model, data.dense)
+
+
+def find_source(dataset: str, model: str, weights: str, given: nn.Module | None = None) -> Source:
+    """Return the file the model's weights come from, if they come from one, and its card."""
+    if given is not None:
+        return Source.of(None)
+    if ":" in model:
+        return Source.of(None if weights == "auto" else Path(weights))
+    return Source.of(find_weights(model, dataset, weights))
+
+
+def load_module(dataset: str, model: str, weights: str, classes: int) -> nn.Module:
+    """Load a model by its name or by `module:name`, with the weights asked for."""
+    if ":" not in model:
+        return load_model(model, dataset, classes, weights)
+    return import_model(model, None if weights == "auto" else Path(weights))
+
+
+def import_model(place: str, weights: Path | None = None) -> nn.Module:
+    """Import `module:name` (from the current folder too), call it unless it is a module already, and fill it."""
+    module_name, _, name = place.partition(":")
+    try:
+        found = import_object(module_name, name)
+    except Exception as error:  # whatever the user's module raises
+        raise UserError(f"cannot import model={place}: {_in_one_line(error)}; write module:function") from error
+    try:
+        model = found if isinstance(found, nn.Module) else found()
+    except Exception as error:
+        raise UserError(
+            f"model={place} cannot be called: {_in_one_line(error)}; name a function without arguments"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model={place} gives a {type(model).__name__}: it must give a torch.nn.Module")
+    if weights is not None:
+        load_weights(model, weights)
+    return model
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
+    """Return the data, with the model's number of classes if theirs are only numbers; refuse outputs of another form.
+
+    `logits`[B, K], or [B H W, K] of a dense model, are the model's for images x[B, 3, H, W] of the data.
+    """
+    height, width = x.shape[-2:]
+    if data.dense and len(logits) != len(x) * height * width:
+        raise UserError(
+            f"the model does not predict every pixel of images of {height}x{width} pixels: choose one that does, as"
+            " unet"
+        )
+    if isinstance(data, MaskedDomains) and logits.ndim == 2:
+        data = with_more_classes(data, numbered(logits.shape[1]))
+    classes = len(data.classes)
+    if logits.ndim != 2 or logits.shape[1] != classes:
+        raise UserError(
+            f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"
+            " model that fits"
+        )
+    return data
+
+
+def possible_lift(network: Network, x: Tensor, how: Lift) -> Lift:
+    """Return `how`, or a loop in place of "auto" where vmap cannot run the model (it may branch on values)."""
+    if how == "loop":
+        return how
+    try:
+        with torch.no_grad():
+            torch.func.vmap(lambda images: network({}, images).logits)(x[None])
+    except RuntimeError as error:
+        if how != "auto":
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"lift={how} cannot run this model: {reason}; use lift=loop") from error
+        return "loop"
+    return how

@@ -1,0 +1,48 @@
+"""Data and models are loaded once, and what is given as an object takes the place of a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fedctta.runs import datasets
+from fedctta.runs.cache import Cache
+from fedctta.runs.settings import Experiment
+
+CPU = torch.device("cpu")
+
+
+def test_data_and_models_are_loaded_once():
+    cache, experiment = Cache(), Experiment(dataset="shapes-c", domains="fog")
+    data = cache.data(experiment)
+    assert cache.data(replace(experiment, seed=1, aggregator="fedavg")) is data
+    network = cache.network(experiment, "resnet8-w16", data, CPU)
+    assert cache.network(replace(experiment, seed=1), "resnet8-w16", data, CPU) is network
+    assert cache.network(replace(experiment, precision="bf16"), "resnet8-w16", data, CPU) is not network
+
+
+def test_the_last_two_are_kept(monkeypatch):
+    load, asked = datasets.load_domains, []
+    monkeypatch.setattr(datasets, "load_domains", lambda *a, **k: asked.append(k["names"]) or load(*a, **k))
+    cache = Cache()
+    for names in ("fog", "frost", "fog", "frost", "contrast", "fog"):
+        cache.data(Experiment(dataset="shapes-c", domains=names))
+    assert asked == [("fog",), ("frost",), ("contrast",), ("fog",)]
+
+
+def test_objects_take_the_place_of_names(domains, tiny_module):
+    cache, experiment = Cache({"dataset": domains, "model": tiny_module}), Experiment(dataset="domains", model="mine")
+    assert cache.data(experiment) is domains
+    assert cache.source(experiment, "mine").path is None
+    state = cache.network(experiment, "mine", domains, CPU).state
+    assert all(torch.equal(state[name], tensor) for name, tensor in tiny_module.named_parameters())
+
+
+def test_the_hash_is_of_every_image(domains):
+    cache = Cache()
+    before = cache.hash_images(domains)
+    images = domains.images["d2"].copy()
+    images[-1, -1, -1, -1] ^= 1
+    assert cache.hash_images(replace(domains, images={**domains.images, "d2": images})) != before
+    assert cache.hash_images(domains) == before == Cache().hash_images(domains)

@@ -1,0 +1,88 @@
+"""The data of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedctta.data.shapes import load
+from fedctta.errors import UserError
+from fedctta.runs.datasets import check_domains, data_keys, load_data, public_images
+from fedctta.runs.settings import Experiment
+
+
+def test_public_images_are_clean_ones():
+    images = public_images(Experiment(dataset="shapes-c"), 5, torch.device("cpu"))
+    assert images.shape == (5, 3, 32, 32)
+    assert (images[0].movedim(0, -1).mul(255).round().numpy() == load("test").images[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"adapter": "eata"}, "which adapter eata asks for"),
+        ({"adapter": "bn", "aggregator": "fedctta"}, "which aggregator fedctta asks for"),
+    ],
+)
+def test_the_method_that_asks_for_images_that_are_not_there_is_named(values, said):
+    with pytest.raises(UserError, match=said):
+        public_images(Experiment(dataset="masked", **values), 5, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("dataset", ["shapes-c", "scenes"])
+@pytest.mark.parametrize("keys", [{"size": 64}, {"layout": "folders"}])
+def test_keys_for_folders_of_masks_are_refused_elsewhere(dataset, keys):
+    with pytest.raises(UserError, match=f"no effect on {dataset}"):
+        load_data(*data_keys(Experiment(dataset=dataset, **keys)))
+
+
+def test_an_unknown_data_set_is_told_with_its_neighbours():
+    with pytest.raises(UserError, match=r"unknown data set to run on 'shapes-d': did you mean .*shapes-c"):
+        load_data(*data_keys(Experiment(dataset="shapes-d")))
+
+
+def test_data_that_are_given_are_taken_as_they_are(domains):
+    assert load_data(*data_keys(Experiment(dataset="domains")), given=domains) is domains
+
+
+def float_images(domains):
+    return {**domains.images, "d1": domains.images["d1"] / 255}
+
+
+def nan_images(domains):
+    return {**domains.images, "d1": np.full(domains.images["d1"].shape, np.nan)}
+
+
+def grey_images(domains):
+    return {**domains.images, "d1": domains.images["d1"][..., 0]}
+
+
+def few_images(domains):
+    return {**domains.images, "d1": domains.images["d1"][1:]}
+
+
+def small_images(domains):
+    return {**domains.images, "d1": domains.images["d1"][:, 1:]}
+
+
+def no_images(domains):
+    return {"d0": domains.images["d0"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (float_images, "'d1' are float64: give uint8"),
+        (nan_images, "'d1' hold NaN: give uint8"),
+        (grey_images, r"'d1' have shape .*: give \[48, height, width, 3\]"),
+        (few_images, "'d1' have shape"),
+        (small_images, "different sizes"),
+        (no_images, "'d1' has no images"),
+    ],
+)
+def test_images_of_another_form_are_refused(domains, change, said):
+    with pytest.raises(UserError, match=said):
+        check_domains(replace(domains, images=change(domains)))

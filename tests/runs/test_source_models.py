@@ -1,0 +1,141 @@
+"""The model of a run, and whether it fits."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fedctta.core.network import Network
+from fedctta.data.masked import MaskedDomains, numbered
+from fedctta.errors import UserError
+from fedctta.models.zoo import PACKAGED
+from fedctta.runs.settings import Experiment
+from fedctta.runs.source_models import (
+    choose_model,
+    find_source,
+    fit_classes,
+    import_model,
+    load_module,
+    possible_lift,
+)
+
+MODULE = """
+from torch import nn
+
+def make():
+    return nn.Linear(2, 3, bias=False)
+
+made = make()
+number = 3
+
+def fail():
+    raise ValueError("two\\nlines")
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A module of the user's own, in the current folder."""
+    (tmp_path / "own_models.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    return "own_models"
+
+
+def test_a_model_is_made_or_taken_as_it_is(place):
+    assert import_model(f"{place}:make").weight.shape == (3, 2)
+    assert import_model(f"{place}:made") is sys.modules[place].made
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "cannot import model=own_models:nothing: AttributeError: .*; write module:function"),
+        ("fail", "model=own_models:fail cannot be called: ValueError: two lines; name a function without arguments"),
+        ("number", "model=own_models:number cannot be called: TypeError"),
+    ],
+)
+def test_what_is_no_model_is_told_in_one_line(place, name, said):
+    with pytest.raises(UserError, match=said) as told:
+        import_model(f"{place}:{name}")
+    assert "\n" not in str(told.value)
+
+
+def test_a_model_of_the_users_own_takes_weights_from_a_file(place, tmp_path):
+    save_file({"weight": torch.arange(6.0).view(3, 2)}, tmp_path / "w.safetensors")
+    loaded = load_module("shapes-c", f"{place}:make", "w.safetensors", 3)
+    assert loaded.weight.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert find_source("shapes-c", f"{place}:make", "w.safetensors").path.name == "w.safetensors"
+    assert find_source("shapes-c", f"{place}:make", "auto").path is None
+
+
+def test_the_source_of_a_named_model_is_its_file():
+    source = find_source("shapes-c", "resnet8-w16", "fedavg")
+    assert source.path == PACKAGED / "resnet8-w16-shapes-fedavg.safetensors"
+    assert source.card["model"] == "resnet8-w16"
+    assert find_source("shapes-c", "resnet8-w16", "auto", nn.Linear(1, 1)).path is None
+
+
+@pytest.fixture
+def masked():
+    """Two images of 4x4 pixels, whose classes are only numbers."""
+    images, masks = np.zeros((2, 4, 4, 3), np.uint8), np.ones((2, 4, 4), np.uint8)
+    return MaskedDomains(("d",), {"d": images}, {"d": masks}, numbered(2), ())
+
+
+def test_the_model_follows_from_the_data_unless_it_is_named(domains, masked):
+    assert choose_model(Experiment(dataset="shapes-c"), domains) == "resnet8-w16"
+    assert choose_model(Experiment(dataset="domains"), domains) == "resnet8"
+    assert choose_model(Experiment(dataset="masked"), masked) == "unet"
+    assert choose_model(Experiment(dataset="shapes-c", model="resnet18"), domains) == "resnet18"
+    assert choose_model(Experiment(model="mine:make"), domains) == "mine:make"
+
+
+def test_a_model_for_other_data_is_refused_with_those_that_fit(domains, masked):
+    with pytest.raises(UserError, match="model=unet does not fit data with one class an image: use model=resnet8 or"):
+        choose_model(Experiment(model="unet"), domains)
+    with pytest.raises(UserError, match="does not fit data with a class for every pixel: use model=unet or segformer"):
+        choose_model(Experiment(model="resnet8"), masked)
+
+
+def test_data_whose_classes_are_numbers_get_the_models(domains, masked):
+    x = torch.zeros(2, 3, 4, 4)
+    assert fit_classes(masked, x, torch.zeros(32, 5)).classes == numbered(5)
+    assert fit_classes(domains, x, torch.zeros(2, 3)) is domains
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [((2, 5), r"outputs of shape \[5\] and the data have 3 classes"), ((2, 3, 1), r"outputs of shape \[3, 1\]")],
+)
+def test_outputs_of_another_form_are_refused(domains, shape, said):
+    with pytest.raises(UserError, match=said):
+        fit_classes(domains, torch.zeros(2, 3, 8, 8), torch.zeros(shape))
+
+
+def test_a_model_must_predict_every_pixel(masked):
+    with pytest.raises(UserError, match="does not predict every pixel of images of 4x4 pixels"):
+        fit_classes(masked, torch.zeros(2, 3, 4, 4), torch.zeros(2, 2))
+
+
+class Branching(nn.Sequential):
+    """Decides by a value, which vmap cannot."""
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(192, 3))
+
+    def forward(self, x):
+        return super().forward(x if x.mean() > 0 else -x)
+
+
+def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(tiny_network):
+    x, branching = torch.rand(2, 3, 8, 8), Network(Branching())
+    assert possible_lift(branching, x, "auto") == possible_lift(branching, x, "loop") == "loop"
+    assert possible_lift(tiny_network, x, "auto") == "auto"
+    with pytest.raises(UserError, match=r"lift=vmap cannot run this model: .*; use lift=loop"):
+        possible_lift(branching, x, "vmap")
