@@ -7,10 +7,12 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from fedctta.errors import UserError
-from fedctta.files import make_writable, require_writable, whole
+from fedctta.files import lock, make_writable, open_tensors, require_writable, whole, write_tensors
 
 
 def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path):
@@ -107,11 +109,54 @@ def test_a_full_disk_is_one_line_for_tensors_too(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_tensors_come_back_with_their_header(tmp_path):
+    one = torch.arange(6.0).view(2, 3)
+    write_tensors(tmp_path / "pt", {"a": one.t(), "b": one}, "mine", {"rounds": [1, 2]}, sync=True)
+    with open_tensors(tmp_path / "pt", "mine", "damaged") as (header, file):
+        assert header == {"rounds": [1, 2]}
+        assert torch.equal(file.get_tensor("a"), one.t())
+        assert torch.equal(file.get_tensor("b"), one)
+    write_tensors(tmp_path / "numpy", {"a": one.numpy().T}, "mine", None, framework="numpy")
+    with open_tensors(tmp_path / "numpy", "mine", "damaged", "numpy") as (header, file):
+        assert header is None
+        assert np.array_equal(file.get_tensor("a"), one.numpy().T)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", None])
+def test_tensors_that_cannot_be_read_are_refused_with_the_words_given(tmp_path, content):
+    if content is not None:
+        (tmp_path / "file").write_bytes(content)
+    with pytest.raises(UserError, match=r"^file is damaged: delete it$"):
+        read(tmp_path / "file", "mine")
+
+
+def read(path, kind):
+    with open_tensors(path, kind, "file is damaged: delete it") as (header, _):
+        return header["rounds"]
+
+
+def test_a_file_of_another_kind_and_a_header_that_lacks_something_are_refused_alike(tmp_path):
+    write_tensors(tmp_path / "file", {"a": torch.zeros(1)}, "mine", {"slots": 1})
+    for kind in ("mine", "yours"):
+        with pytest.raises(UserError, match=r"^file is damaged: delete it$"):
+            read(tmp_path / "file", kind)
+    write_tensors(tmp_path / "file", {"a": torch.zeros(1)}, "mine", {"rounds": 1})
+    assert read(tmp_path / "file", "mine") == 1
+
+
+def test_one_holds_a_lock_at_a_time(tmp_path):
+    held = lock(tmp_path / "lock", "another is here")
+    with pytest.raises(UserError, match=r"^another is here$"):
+        lock(tmp_path / "lock", "another is here")
+    held.close()
+    lock(tmp_path / "lock", "another is here").close()
+
+
 # The command, stopped while it writes its record; it says so by a line.
 WRITING = """
 import signal, sys, time
+import safetensors.numpy
 from fedctta import cli
-from fedctta.results import records
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started by
 
@@ -120,7 +165,7 @@ def slowly(arrays, part, metadata):
     print("writing", flush=True)
     time.sleep(60)
 
-records.save_file = slowly
+safetensors.numpy.save_file = slowly
 cli.main()
 """
 

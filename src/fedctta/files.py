@@ -1,19 +1,23 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, tensors with a header, and locks."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import IO, Any, Literal
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from fedctta.errors import UserError, reason
+
+Framework = Literal["pt", "numpy"]
 
 
 def require_writable(folder: Path) -> None:
@@ -62,6 +66,65 @@ def whole(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {path}: {error}; make room, or choose another folder") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Any],
+    kind: str,
+    header: Any,
+    *,
+    framework: Framework = "pt",
+    sync: bool = False,
+) -> None:
+    """Write tensors as one safetensors file, and `header` in it as JSON under the name `kind`.
+
+    With `sync`, the file is on the disk before it appears under its name.
+    """
+    save: Callable[..., Any]
+    if framework == "pt":
+        from safetensors.torch import save_file as save
+        from torch import contiguous_format
+
+        # Copies, because the format refuses tensors that share memory and a method may give one under two names.
+        held = {n: t.detach().to("cpu", copy=True, memory_format=contiguous_format) for n, t in tensors.items()}
+    else:
+        from numpy import ascontiguousarray
+        from safetensors.numpy import save_file as save
+
+        held = {n: ascontiguousarray(t) for n, t in tensors.items()}
+    with whole(path) as part:
+        save(held, part, metadata={kind: json.dumps(header)})
+        if sync:
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+@contextmanager
+def open_tensors(path: Path, kind: str, refusal: str, framework: Framework = "pt") -> Iterator[tuple[Any, Any]]:
+    """Open what `write_tensors` wrote: give the header, and the file with its `keys()` and `get_tensor(name)`.
+
+    A file that is damaged or of another kind is refused with the words of `refusal`; so is a header that the reader
+    cannot make sense of.
+    """
+    try:
+        with safe_open(path, framework=framework) as file:
+            yield json.loads(file.metadata()[kind]), file
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(refusal) from error
+
+
+def lock(path: Path, refusal: str) -> IO[bytes]:
+    """Hold a file until it is closed or this process ends; refuse with the words of `refusal` if another holds it."""
+    import fcntl  # Windows has none
+
+    file = path.open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise UserError(refusal) from error
+    return file
 
 
 def exit_when_terminated() -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedctta.engine import checkpoint
 from fedctta.engine.checkpoint import load_checkpoint, postponed_interrupt, save_checkpoint
 from fedctta.errors import UserError
 
@@ -80,7 +79,7 @@ def test_a_save_that_fails_leaves_the_older_place(path, tensors, monkeypatch):
         part.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "save_file", fail)
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(path, "abc", 2, tensors)
     assert load_checkpoint(path, "abc")[0] == 1

@@ -6,7 +6,6 @@ how it rounds: with another layout a resumed run would differ from an uninterrup
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,34 +13,26 @@ from pathlib import Path
 from types import FrameType
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedctta.core.network import Tensors
 from fedctta.errors import UserError
-from fedctta.files import whole
+from fedctta.files import open_tensors, write_tensors
 
 
 def save_checkpoint(path: Path, fingerprint: str, rounds: int, tensors: Tensors) -> None:
     """Write the state after `rounds` whole rounds."""
     strides = {name: tensor.stride() for name, tensor in tensors.items()}
-    header = {"checkpoint": json.dumps({"fingerprint": fingerprint, "rounds": rounds, "strides": strides})}
-    # Copies, because the format refuses tensors that share memory and a method may give one under two names.
-    copies = {n: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for n, t in tensors.items()}
-    with whole(path) as part:
-        save_file(copies, part, metadata=header)
+    header = {"fingerprint": fingerprint, "rounds": rounds, "strides": strides}
+    write_tensors(path, tensors, "checkpoint", header)
 
 
 def load_checkpoint(path: Path, fingerprint: str, device: torch.device | str = "cpu") -> tuple[int, Tensors]:
     """Read (rounds played, tensors on the device), refusing a damaged file and one of another experiment."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads(file.metadata()["checkpoint"])
-            tensors = {n: _lay_out(file.get_tensor(n), strides, device) for n, strides in header["strides"].items()}
-            rounds, made_by = int(header["rounds"]), header["fingerprint"]
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {path} is damaged: delete it, or run without --resume") from error
+    damaged = f"checkpoint {path} is damaged: delete it, or run without --resume"
+    with open_tensors(path, "checkpoint", damaged) as (header, file):
+        tensors = {n: _lay_out(file.get_tensor(n), strides, device) for n, strides in header["strides"].items()}
+        rounds, made_by = int(header["rounds"]), header["fingerprint"]
     if made_by != fingerprint:
         raise UserError(f"checkpoint {path} belongs to other settings: choose another --out, or run without --resume")
     return rounds, tensors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
-from fedctta.errors import UserError
-from fedctta.files import whole
+from fedctta.files import open_tensors, write_tensors
 from fedctta.results import metrics
 
 
@@ -193,23 +190,18 @@ class Record:
 
     def save(self, path: Path) -> None:
         """Write the record as one safetensors file, settings and numbers in its header."""
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
         header = {"settings": dict(self.settings), "domains": self.domains} | {n: getattr(self, n) for n in _NUMBERS}
-        with whole(path) as part:
-            save_file(arrays, part, metadata={"record": json.dumps(header)})
+        write_tensors(path, arrays, "record", header, framework="numpy")
 
     @classmethod
     def load(cls, path: Path) -> Record:
         """Read what `save` wrote."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="numpy") as file:
-                header = json.loads(file.metadata()["record"])
-            fields: dict[str, Any] = {**header, **load_file(path), "domains": tuple(header["domains"])}
+        damaged = f"{path} is damaged or not a run record: delete it and run again"
+        with open_tensors(path, "record", damaged, "numpy") as (header, file):
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+            fields: dict[str, Any] = {**header, **arrays, "domains": tuple(header["domains"])}
             return cls(**fields)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is damaged or not a run record: delete it and run again") from error
 
 
 _ARRAYS = (

@@ -60,7 +60,7 @@ def test_saving_takes_its_share_of_time_and_no_more(tmp_path, monkeypatch):
 
     monkeypatch.setattr(keep_module, "perf_counter", clock)
     keep, saves = DeviceState(tmp_path, "me"), []
-    monkeypatch.setattr(keep_module, "save_file", lambda *a, **k: saves.append(now[0]) or a[1].touch())
+    monkeypatch.setattr("safetensors.torch.save_file", lambda *a, **k: saves.append(now[0]) or a[1].touch())
     for batch in range(1, 1001):
         now[0] += 0.01
         keep.offer(client(), StreamPosition(batch))

@@ -44,7 +44,7 @@ def test_a_crash_while_saving_leaves_the_old_place(ledger, monkeypatch):
         path.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(module, "save_file", torn)
+    monkeypatch.setattr("safetensors.torch.save_file", torn)
     with pytest.raises(UserError, match=r"cannot write .*: disk full"):
         ledger.save(ServerProgress(round=1), START)
     monkeypatch.undo()

@@ -6,25 +6,20 @@ that are not predicted yet and the model of the last save. How often to save fol
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import IO, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from fedctta.adapters import Adapter
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.core.tensors import named
 from fedctta.errors import UserError
-from fedctta.files import make_writable, whole
+from fedctta.files import lock, make_writable, open_tensors, write_tensors
 from fedctta.registry import parameters_of
 
 SHARE = 0.01
@@ -56,7 +51,7 @@ class DeviceState:
     def __init__(self, folder: Path, made_by: str, every: int = 0) -> None:
         make_writable(folder)
         self.path, self._made_by, self._every = folder / "device.safetensors", made_by, every
-        self._lock = _locked(folder)
+        self._lock = lock(folder / "lock", f"another device runs on {folder}: stop it, or choose another --state")
         self._saved, self._next, self._at = 0, 0.0, StreamPosition()
         self.seconds = 0.0
 
@@ -64,13 +59,10 @@ class DeviceState:
         """Return the saved client and place, or `like` at the start if nothing is saved."""
         if not self.path.exists():
             return like, StreamPosition()
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                header: dict[str, Any] = json.loads(file.metadata()["device"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-                made_by, place = header.pop("made_by"), StreamPosition(**header)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{self.path} is damaged: delete it to begin with the source model") from error
+        damaged = f"{self.path} is damaged: delete it to begin with the source model"
+        with open_tensors(self.path, "device", damaged) as (header, file):
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+            made_by, place = header.pop("made_by"), StreamPosition(**header)
         if made_by != self._made_by or not _fits(tensors, _flat(like)):
             raise UserError(
                 f"{self.path} is the state of another model, weights or adapter: choose another --state, or delete it"
@@ -91,12 +83,8 @@ class DeviceState:
         if place == self._at:
             return
         began = perf_counter()
-        copies = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in _flat(client).items()}
-        header = {"device": json.dumps({"made_by": self._made_by, **asdict(place)})}
-        with whole(self.path) as part:
-            save_file(copies, part, metadata=header)
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
+        header = {"made_by": self._made_by, **asdict(place)}
+        write_tensors(self.path, _flat(client), "device", header, sync=True)
         self._saved, self._at = place.batches, place
         spent = perf_counter() - began
         self.seconds += spent
@@ -109,13 +97,3 @@ def _flat(client: Client) -> dict[str, torch.Tensor]:
 
 def _fits(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bool:
     return found.keys() == wanted.keys() and all(found[n].shape == wanted[n].shape for n in wanted)
-
-
-def _locked(folder: Path) -> IO[bytes]:
-    lock = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise UserError(f"another device runs on {folder}: stop it, or choose another --state") from error
-    return lock

@@ -8,7 +8,6 @@ refusals.jsonl              one line per refused parcel
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -18,13 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedctta.errors import UserError
-from fedctta.files import make_writable, whole
+from fedctta.files import lock, make_writable, open_tensors, whole, write_tensors
 from fedctta.fleet.server.collaboration import Standing
 
 KEPT = 1000  # matrices
@@ -57,30 +53,23 @@ class Ledger:
         self.folder, self.fingerprint = folder, fingerprint
         self.checkpoint = folder / "checkpoint.safetensors"
         self.refusals = folder / "refusals.jsonl"
-        self._lock = _lock(folder / "lock")
+        self._lock = _lock(folder)
 
     def save(self, place: ServerProgress, standing: Standing) -> None:
         """Write the place after a closed round."""
         parts = {"rows": standing.rows, "memory": standing.memory}
         flat = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
-        copies = {n: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for n, t in flat.items()}
-        header = {"ledger": json.dumps({"fingerprint": self.fingerprint, "place": asdict(place)})}
-        with whole(self.checkpoint) as part:
-            save_file(copies, part, metadata=header)
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
+        header = {"fingerprint": self.fingerprint, "place": asdict(place)}
+        write_tensors(self.checkpoint, flat, "ledger", header, sync=True)
 
     def load(self, start: Standing) -> tuple[ServerProgress, Standing]:
         """Return the place and standing after the last closed round; before the first, `start`."""
         if not self.checkpoint.exists():
             return ServerProgress(), start
-        try:
-            with safe_open(self.checkpoint, framework="pt") as file:
-                header = json.loads(file.metadata()["ledger"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        damaged = f"{self.checkpoint} is damaged: choose another state folder, or delete it"
+        with open_tensors(self.checkpoint, "ledger", damaged) as (header, file):
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
             made_by, place = header["fingerprint"], ServerProgress(**header["place"])
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{self.checkpoint} is damaged: choose another state folder, or delete it") from error
         if made_by != self.fingerprint:
             raise UserError(f"{self.checkpoint} belongs to other settings: choose another state folder, or delete it")
         place.owed = {int(row): round_ for row, round_ in place.owed.items()}
@@ -95,12 +84,9 @@ class Ledger:
         self._lock.close()
 
     def write_collaboration(self, round_: int, weights: Tensor, names: Sequence[str]) -> None:
-        """DeviceState W of one round, with the devices of its rows; delete the oldest."""
+        """Keep W of one round, with the devices of its rows; delete the oldest."""
         folder = self.folder / "collaboration"
-        with whole(folder / f"{round_:06}.safetensors") as part:
-            save_file(
-                {"weights": weights.float().cpu().contiguous()}, part, metadata={"names": json.dumps(list(names))}
-            )
+        write_tensors(folder / f"{round_:06}.safetensors", {"weights": weights.float()}, "names", list(names))
         (folder / f"{round_ - KEPT:06}.safetensors").unlink(missing_ok=True)
 
     def write_status(self, status: dict[str, Any]) -> None:
@@ -118,21 +104,15 @@ class Ledger:
             os.fsync(log.fileno())
 
 
-def _lock(path: Path) -> IO[bytes]:
+def _lock(folder: Path) -> IO[bytes]:
     """Hold the folder for as long as this process lives: two servers would undo each other's rounds."""
-    file = path.open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise UserError(f"another server works in {path.parent}: end it, or choose another state folder") from error
-    return file
+    return lock(folder / "lock", f"another server works in {folder}: end it, or choose another state folder")
 
 
 def at_work(folder: Path) -> bool:
     """Whether a server holds the folder now."""
     try:
-        _lock(folder / "lock").close()
+        _lock(folder).close()
     except UserError:
         return True
     return False
@@ -140,5 +120,6 @@ def at_work(folder: Path) -> bool:
 
 def read_collaboration(folder: Path, round_: int) -> tuple[Tensor, list[str]]:
     """Return W of a round and its device names."""
-    with safe_open(folder / "collaboration" / f"{round_:06}.safetensors", framework="pt") as file:
-        return file.get_tensor("weights"), json.loads(file.metadata()["names"])
+    path = folder / "collaboration" / f"{round_:06}.safetensors"
+    with open_tensors(path, "names", f"{path} is damaged or not there: choose another round") as (names, file):
+        return file.get_tensor("weights"), names
