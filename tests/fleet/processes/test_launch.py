@@ -34,7 +34,9 @@ def test_server_and_devices_see_one_experiment(tmp_path, devices):
 def test_wrong_words_start_nothing(tmp_path):
     with pytest.raises(UserError, match="clusters"):
         up(Tryout(tmp_path / "a", 2, run={"niid.clusters": 9}), lambda *_: None)
-    assert not (tmp_path / "a" / "logs").exists()
+    with pytest.raises(UserError, match="robust=median has no effect on ugsa"):
+        up(Tryout(tmp_path / "c", 2, run={"aggregator": "ugsa", "robust": "median"}), lambda *_: None)
+    assert not [*tmp_path.glob("*/logs"), *tmp_path.glob("*/keys")]
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "fleet.toml").write_text("[fleet]\n")
     with pytest.raises(UserError, match="another fleet"):

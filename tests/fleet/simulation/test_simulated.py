@@ -39,6 +39,11 @@ def test_a_stream_needs_no_model(monkeypatch):
     assert open_stream(parse_stream(f"{WORDS},model=nowhere:make", 5)[0]).clients == 4
 
 
+def test_data_with_a_class_for_every_pixel_are_refused():
+    with pytest.raises(UserError, match="scenes has a class for every pixel"):
+        one_client("dataset=scenes,clients=2,niid.clusters=2,slots=1,client=0", 2, 0)
+
+
 def test_a_client_that_is_not_there_is_told():
     with pytest.raises(UserError, match="use 0 to 3"):
         one_client(f"{WORDS},client=4", 5, 0)

@@ -40,6 +40,10 @@ def one_client(words: str, batch: int, done: int) -> Iterator[Batch]:
     """Yield a client's batches, without the first `done` images."""
     experiment, client = parse_stream(words, batch)
     stream = open_stream(experiment)
+    if stream.data.dense:
+        raise UserError(
+            f"{experiment.dataset} has a class for every pixel and a device writes one an image: use shapes-c"
+        )
     if client >= stream.clients:
         raise UserError(f"client={client} is not one of the stream's {stream.clients}: use 0 to {stream.clients - 1}")
     return _walk(stream, client, done)
