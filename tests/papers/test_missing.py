@@ -8,15 +8,15 @@ from fedctta.runs.settings import Experiment
 
 
 class Shelf:
-    """A builder that has one data set."""
+    """A cache that has one data set."""
 
     def __init__(self):
         self.asked = []
 
-    def data(self, dataset, *rest):
-        self.asked.append(dataset)
-        if dataset != "shapes-c":
-            raise UserError(f"no {dataset} here")
+    def data(self, experiment):
+        self.asked.append(experiment.dataset)
+        if experiment.dataset != "shapes-c":
+            raise UserError(f"no {experiment.dataset} here")
 
 
 def test_what_is_lacking_is_asked_for_once():
