@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from fedctta.core.network import Network
 from fedctta.data.shapes import load as load_shapes
 from fedctta.models.inputs import Normalise, to_input
 from fedctta.models.zoo import load_model
-from fedctta.runs.doctor import IMAGENET, examine, misfit, try_adapters
+from fedctta.runs.doctor import IMAGENET, compare_cost, examine, misfit, try_adapters
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +112,10 @@ def test_adapters_are_tried(tiny_network):
     assert fits["cotta"].cost > fits["none"].cost > 0
     assert "rotta.side" in fits["rotta"].refusal
     assert list(fits)[-1] in {name for name, fit in fits.items() if fit.refusal}
+
+
+def test_costs_are_compared_at_the_quickest():
+    calls = []
+    slow, quick = (lambda seconds=seconds: (calls.append(seconds), sleep(seconds)) for seconds in (0.02, 0.005))
+    assert compare_cost(slow, quick) > 1  # sleeping is a lower bound, whatever else the machine does
+    assert calls[:4] == [0.02, 0.005, 0.02, 0.005]

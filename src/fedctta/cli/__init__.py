@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedctta import __version__
-from fedctta.cli import bench, data, keys, methods, pretrain, reproduce, run
+from fedctta.cli import bench, data, doctor, keys, methods, pretrain, reproduce, run
 from fedctta.cli.console import err, out
 from fedctta.cli.device import device
 from fedctta.cli.fleet import fleet_app
@@ -29,6 +29,7 @@ app.command()(bench.bench)
 app.command()(methods.methods)
 app.command()(keys.keys)
 app.command()(pretrain.pretrain)
+app.command()(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

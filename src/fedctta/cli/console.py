@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-out = Console()
-err = Console(stderr=True)
+# Names as module:x must stay as they are, and rich would take :x: for a picture.
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 
 def print_list(title: str, rows: list[tuple[str, str, str]]) -> None:

@@ -20,7 +20,7 @@ def run(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for report and runs.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="DeviceState finished runs and continue an interrupted one.")
+        bool, typer.Option("--resume", help="Keep finished runs and continue an interrupted one.")
     ] = False,
     jobs: Annotated[int, typer.Option(help="Runs played at once, each in a process of its own.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from time import perf_counter
 from typing import Any, Literal
 
@@ -29,7 +28,8 @@ from fedctta.errors import UserError
 
 FIRST_LAYERS = 3
 FAR = 3.0  # times: a scaling that fits so much better is told
-REPEATS = 3
+REPEATS = 5
+PATIENCE = 1.0  # seconds per adapter
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
@@ -69,8 +69,7 @@ def examine(network: Network, x: Tensor, labels: Tensor | None = None) -> list[F
 
 def try_adapters(network: Network, x: Tensor, source_images: Tensor) -> list[Fit]:
     """Try every adapter with its default parameters on one batch; the cheapest first, those that refuse last."""
-    plain = _time(lambda: network({}, x))
-    tried = (_try(adapter, network, x, source_images, plain) for adapter in adapters.usual().values())
+    tried = (_try(adapter, network, x, source_images) for adapter in adapters.usual().values())
     return sorted(tried, key=lambda fit: (fit.cost, fit.name))
 
 
@@ -165,7 +164,7 @@ def _output(logits: Tensor, count: int, labels: Tensor | None) -> Iterator[Findi
         yield Finding("accuracy", "fine", f"{accuracy:.1%} without adaptation, of {len(labels)} images")
 
 
-def _try(adapter: Adapter, network: Network, x: Tensor, source_images: Tensor, plain: float) -> Fit:
+def _try(adapter: Adapter, network: Network, x: Tensor, source_images: Tensor) -> Fit:
     def adapt() -> Any:
         return adapter.predict(network, adapter.adapt(network, client, x), x)
 
@@ -176,23 +175,28 @@ def _try(adapter: Adapter, network: Network, x: Tensor, source_images: Tensor, p
             if adapter.source_images:
                 learnt = adapter.study(network, source_images[: adapter.source_images], len(x))
                 client = client._replace(private={**client.private, **learnt})
-            return Fit(adapter.name, "", _time(adapt) / plain)
+            return Fit(adapter.name, "", compare_cost(adapt, lambda: network({}, x)))
     except UserError as error:
         return Fit(adapter.name, str(error), float("inf"))
     except RuntimeError as error:
         return Fit(adapter.name, str(error).strip().splitlines()[0], float("inf"))
 
 
-def _time(work: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """Return the median of the seconds that some work takes, after it was done once."""
-    seconds: list[float] = []
+def compare_cost(work: Callable[[], Any], plain: Callable[[], Any]) -> float:
+    """Return how many times as long as `plain` some work takes, each at its quickest, after both were done once.
+
+    They are timed in turns, so that a busy machine slows both alike, and no longer than `PATIENCE` seconds.
+    """
+    took: tuple[list[float], list[float]] = ([], [])
     with torch.no_grad():
-        work()
-        for _ in range(repeats):
-            began = perf_counter()
-            work()
-            seconds.append(perf_counter() - began)
-    return median(seconds)
+        until = perf_counter() + PATIENCE
+        work(), plain()
+        while len(took[0]) < REPEATS and (not took[0] or perf_counter() < until):
+            for one, seconds in zip((work, plain), took, strict=True):
+                began = perf_counter()
+                one()
+                seconds.append(perf_counter() - began)
+    return min(took[0]) / min(took[1])
 
 
 def _form(x: Tensor) -> str:

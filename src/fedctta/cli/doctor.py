@@ -1,0 +1,43 @@
+"""`fedctta doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedctta.cli.console import out, print_list
+from fedctta.errors import UserError
+
+STYLES = {"fine": "green", "note": "yellow", "wrong": "red"}
+IMAGES = 64
+TRIED = 16  # images per batch when adapters are tried
+
+
+def doctor(
+    words: Annotated[list[str], typer.Argument(metavar="key=value ...", show_default=False)],
+    adapters: Annotated[bool, typer.Option(help="Try every adapter and measure what it costs.")] = True,
+) -> None:
+    """Say whether a model and images fit each other, and which adapters work on them.
+
+    The keys are those of a run; data=X stands for dataset=X, or, if X is a path, for dataset=folders folder=X.
+
+    Example: fedctta doctor model=my_models:make weights=my.pt data=my_images size=64
+    """
+    from fedctta.runs.doctor import examine, try_adapters
+    from fedctta.runs.samples import load_sample
+
+    network, x, labels = load_sample(words, IMAGES)
+    findings = examine(network, x, labels)
+    for finding in findings:
+        out.print(f"{finding.about:>14}  ", end="")
+        out.print(f"{finding.text}", style=STYLES[finding.level], highlight=False, soft_wrap=True)
+    wrong = [finding for finding in findings if finding.level == "wrong"]
+    if any(finding.about in ("model", "output") for finding in wrong):
+        raise UserError(f"the model does not fit these images: {wrong[-1].text}")
+    if adapters:
+        out.print()
+        fits = try_adapters(network, x[:TRIED], x)
+        costs = ["no" if fit.refusal else f"{fit.cost:.1f} x plain inference" for fit in fits]
+        rows = [(fit.name, cost, fit.refusal) for fit, cost in zip(fits, costs, strict=True)]
+        print_list(f"adapters (batch {min(TRIED, len(x))})", rows)

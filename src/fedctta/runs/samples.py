@@ -1,0 +1,56 @@
+"""A model and a few images of an experiment's data, for a look at them before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedctta.core.network import Network
+from fedctta.data.catalogue import CORRUPTED
+from fedctta.data.dense import DENSE
+from fedctta.data.masked import MaskedDomains
+from fedctta.errors import UserError
+from fedctta.machine import choose_device
+from fedctta.models.inputs import to_input
+from fedctta.runs.cache import Cache
+from fedctta.runs.settings import parse_single, single
+from fedctta.runs.source_models import choose_model
+
+
+def load_sample(words: Sequence[str], count: int) -> tuple[Network, Tensor, Tensor | None]:
+    """Return the model, images x[B, ...] spread over all domains, and their labels if there are some."""
+    experiment = single(parse_single(read_data_word(words), "doctor"))
+    cache = Cache()
+    data = cache.data(experiment)
+    if isinstance(data, MaskedDomains):
+        raise UserError(f"dataset={experiment.dataset} has a class for every pixel: give data with one per image")
+    device = choose_device(experiment.device)
+    network = cache.network(experiment, choose_model(experiment, data), data, device)
+    each = -(-count // len(data.names))
+    images, labels = [], []
+    for name in data.names:
+        chosen = np.linspace(0, len(data.images[name]) - 1, min(each, len(data.images[name]))).astype(int)
+        images.append(np.asarray(data.images[name])[chosen])
+        labels.append(np.asarray(data.labels)[chosen])
+    return network, to_input(np.concatenate(images)[:count], device), torch.tensor(np.concatenate(labels)[:count])
+
+
+def read_data_word(words: Sequence[str]) -> list[str]:
+    """Let data=X stand for dataset=X, or for dataset=folders folder=X where X is a path.
+
+    >>> read_data_word(["data=shapes-c"]), read_data_word(["data=my/images", "size=64"])
+    (['dataset=shapes-c'], ['dataset=folders', 'folder=my/images', 'size=64'])
+    """
+    found: list[str] = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key != "data":
+            found.append(word)
+        elif value in CORRUPTED or value in DENSE:
+            found.append(f"dataset={value}")
+        else:
+            found.extend(["dataset=folders", f"folder={value}"])
+    return found
