@@ -14,7 +14,8 @@ from time import perf_counter
 
 from fedctta.engine.simulation import simulate
 from fedctta.machine import arithmetic, choose_device, hardware
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_parts, federate
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment, expand, parse_words
 
 WAYS = {
@@ -26,9 +27,10 @@ WAYS = {
 }
 
 
-def play(experiment: Experiment, builder: Builder):
+def play(experiment: Experiment, cache: Cache):
     device = choose_device(experiment.device)
-    federation, stream, _ = builder.build(experiment, device)
+    parts = choose_parts(experiment, device, cache)
+    federation, stream = federate(experiment, parts), parts.stream
     began = perf_counter()
     with arithmetic(experiment.precision):
         tally = simulate(federation, stream, predictions=True)
@@ -41,7 +43,7 @@ def main() -> None:
     on_gpu = choose_device("auto").type == "cuda"
     parser.add_argument("--ways", default=",".join(WAYS) if on_gpu else "vmap,loop")
     arguments = parser.parse_args()
-    ways, builder = arguments.ways.split(","), Builder({})
+    ways, cache = arguments.ways.split(","), Cache()
     print(f"{hardware(choose_device('auto'))}; compared with {ways[0]}\n")
     print(
         "| method | way | seconds | accuracy | difference (points) | equal predictions (%) |\n|:--|:--|--:|--:|--:|--:|"
@@ -49,7 +51,7 @@ def main() -> None:
     for experiment in expand(parse_words(arguments.words)):
         first, accuracy = None, 0.0
         for way in ways:
-            tally, seconds = play(replace(experiment, **WAYS[way]), builder)
+            tally, seconds = play(replace(experiment, **WAYS[way]), cache)
             classes, mine = tally.classes.cpu(), 100 * tally.accuracy(len(tally.correct))
             if first is None:
                 first, accuracy = classes, mine

@@ -22,7 +22,8 @@ from fedctta.engine.simulation import simulate
 from fedctta.engine.tally import Tally
 from fedctta.fleet.simulation.engine import run_on_ray, simulate_on_flower
 from fedctta.fleet.simulation.grid import InProcessGrid
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_parts, federate
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
 
 SLOTS = 3
@@ -50,7 +51,8 @@ def timed(name: str, play: Callable[..., Tally]) -> None:
 def main(clients: int) -> None:
     few = {"niid.clusters": clients} if clients < 5 else {}
     experiment = single({"dataset": "shapes-c", "clients": clients, "slots": SLOTS, "aggregator": "fedctta", **few})
-    federation, stream, _ = Builder({}).build(experiment, torch.device("cpu"))
+    parts = choose_parts(experiment, torch.device("cpu"), Cache())
+    federation, stream = federate(experiment, parts), parts.stream
     print(f"{clients} clients, {len(stream)} rounds, {experiment.adapter} with {experiment.aggregator}")
     flower = partial(simulate_on_flower, experiment, stream)
     for _ in range(2):

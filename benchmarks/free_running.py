@@ -11,18 +11,21 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Tensors
 from fedctta.fleet.server.collaboration import Hub, Standing, Upload
 from fedctta.models.inputs import to_input
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_parts, federate
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
 
 CLIENTS, EVERY, LATE = 4, 8, 2  # a round every 8 batches; its downloads are there 2 batches later
 MOMENTA = (1.0, 0.5, 0.3, 0.2, 0.1)
 
 
-def accuracy(builder: Builder, aggregator: str | None, momentum: float, clusters: int, blend: float = 0.0) -> float:
+def accuracy(cache: Cache, aggregator: str | None, momentum: float, clusters: int, blend: float = 0.0) -> float:
     """Percent of images right. With `blend`, downloads are kept apart and blended into what predicts."""
     words = {"dataset": "shapes-c", "clients": CLIENTS, "slots": 10, "niid.clusters": clusters}
     words |= {"aggregator": aggregator or "fedavg", "bn.momentum": momentum}
-    federation, stream, _ = builder.build(single(words), torch.device("cpu"))
+    experiment = single(words)
+    parts = choose_parts(experiment, torch.device("cpu"), cache)
+    federation, stream = federate(experiment, parts), parts.stream
     network, adapter, method = federation.network, federation.adapter, federation.aggregator
     clients = [adapter.init(network)] * CLIENTS
     hub = Hub(method, federation.server, method.shares(network, clients[0].own))
@@ -50,15 +53,15 @@ def accuracy(builder: Builder, aggregator: str | None, momentum: float, clusters
 
 
 def main() -> None:
-    builder = Builder({})
+    cache = Cache()
     print(
         f"{CLIENTS} clients, a round every {EVERY} batches; momentum {', '.join(map(str, MOMENTA))}; then blends at 1"
     )
     with torch.no_grad():
         for clusters in (4, 2, 1):
             for name in (None, "fedavg", "fedctta"):
-                row = [f"{accuracy(builder, name, momentum, clusters):.1f}" for momentum in MOMENTA]
-                row += [f"{accuracy(builder, name, 1.0, clusters, blend):.1f}" for blend in (0.3, 0.5) if name]
+                row = [f"{accuracy(cache, name, momentum, clusters):.1f}" for momentum in MOMENTA]
+                row += [f"{accuracy(cache, name, 1.0, clusters, blend):.1f}" for blend in (0.3, 0.5) if name]
                 print(f"{clusters} domains at a time, {name or 'alone':8}", *row, flush=True)
 
 

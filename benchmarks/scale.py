@@ -31,7 +31,8 @@ from fedctta.engine import rounds
 from fedctta.engine.simulation import simulate
 from fedctta.engine.tally import Tally
 from fedctta.machine import arithmetic, choose_device, peak_memory_mb, reset_peak_memory
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_parts, federate
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
 from fedctta.uploads import server_half
 from fedctta.uploads.robust import Robust
@@ -52,7 +53,8 @@ def play(clients: int, neighbours: int, options: argparse.Namespace) -> dict[str
     values = {"stream": "niid", "adapter": "bn", "aggregator": "fedctta", "samples": "overlap", "domains": DOMAINS}
     asked = {"clients": clients, "batch": options.batch, "slots": options.slots, "fedctta.neighbours": neighbours}
     experiment = single({**values, **asked, "dataset": options.dataset, "device": options.device})
-    federation, stream, _ = Builder({}).build(experiment, device)
+    parts = choose_parts(experiment, device, Cache())
+    federation, stream = federate(experiment, parts), parts.stream
     cuda = device.type == "cuda"
     now = time.perf_counter if cuda else time.process_time
     parts = [[0.0], [0.0]]

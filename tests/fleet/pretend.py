@@ -13,7 +13,7 @@ from fedctta.fleet.server.examine import form_of
 from fedctta.fleet.server.plan import write_plan
 from fedctta.fleet.transport import wire
 from fedctta.models.inputs import to_input
-from fedctta.runs.build import choose_lifter, choose_parts, federate
+from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
 from fedctta.streams import ABSENT
@@ -75,7 +75,7 @@ def assemble(**values):
     """The simulator's parts for these words."""
     experiment = single({**RUN, **values})
     parts = choose_parts(experiment, torch.device("cpu"), Cache())
-    return federate(experiment, parts, choose_lifter(experiment, parts)), parts.stream
+    return federate(experiment, parts), parts.stream
 
 
 def make_devices(federation, stream, rounds, spoil=None):

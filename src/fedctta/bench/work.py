@@ -15,7 +15,7 @@ from fedctta.engine.rounds import Federation
 from fedctta.keys import Precision
 from fedctta.models import build
 from fedctta.models.inputs import to_input
-from fedctta.runs.build import choose_lifter, choose_parts, federate
+from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
@@ -68,7 +68,7 @@ class Work:
             precision=self.precision,
         )
         parts = choose_parts(experiment, self.device, Cache({"model": self.source, "dataset": self.data}))
-        return federate(experiment, parts, choose_lifter(experiment, parts)), parts.stream
+        return federate(experiment, parts), parts.stream
 
     def read(self, t: int) -> tuple[Tensor, Tensor]:
         """Return images x[N, B, 3, H, W] on the device and their labels[N, B] on the CPU."""

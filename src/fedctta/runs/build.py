@@ -134,9 +134,9 @@ def choose_lifter(experiment: Experiment, parts: Parts) -> Lifter:
     return fastest_lift(parts.methods.adapter, network, stream.clients, experiment.batch, shape, shown)
 
 
-def federate(experiment: Experiment, parts: Parts, lift: Lifter) -> Federation:
+def federate(experiment: Experiment, parts: Parts, lift: Lifter | None = None) -> Federation:
     """Put the parts together, with the protection against liars and for privacy that the experiment asks for."""
-    network, stream = parts.network, parts.stream
+    network, stream, lift = parts.network, parts.stream, lift or choose_lifter(experiment, parts)
     height, width, channels = stream.shape
     images = partial(public_images, experiment, device=network.device)
     federation = Federation(

@@ -22,7 +22,7 @@ from fedctta.errors import NotFinite, UserError
 from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
 from fedctta.registry import defaults, import_object, parameters_of
 from fedctta.results.records import Record
-from fedctta.runs.build import Parts, check_parts, choose_lifter, choose_parts, describe, federate
+from fedctta.runs.build import Parts, check_parts, choose_parts, describe, federate
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
@@ -43,7 +43,7 @@ def run_one(
     """Play one experiment; save checkpoints while it runs, and its record when it is done."""
     device = choose_device(experiment.device)
     parts = choose_parts(experiment, device, cache)
-    federation, stream = federate(experiment, parts, choose_lifter(experiment, parts)), parts.stream
+    federation, stream = federate(experiment, parts), parts.stream
     place = checkpoint = None
     identity = ""
     if folder is not None:

@@ -27,7 +27,7 @@ from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
 from fedctta.registry import parameters_of
-from fedctta.runs.build import choose_lifter, choose_parts, federate
+from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
 
 CLIENTS = 4
@@ -180,7 +180,7 @@ def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregat
     experiment, _ = parse_stream(f"{words},aggregator={aggregator}", 5)
     with arithmetic(), torch.no_grad():
         parts = choose_parts(experiment, torch.device("cpu"), Cache())
-        federation, stream = federate(experiment, parts, choose_lifter(experiment, parts)), parts.stream
+        federation, stream = federate(experiment, parts), parts.stream
         state, simulated, weights = federation.start(), [], []
         active = torch.ones(CLIENTS, dtype=torch.bool)
         for t in range(len(stream)):

@@ -17,7 +17,7 @@ from fedctta.fleet.simulation import engine
 from fedctta.fleet.simulation.engine import check, run_on_ray, simulate_on_flower
 from fedctta.fleet.simulation.grid import InProcessGrid
 from fedctta.fleet.simulation.simulated import open_stream
-from fedctta.runs.build import choose_lifter, choose_parts, federate
+from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
 from fedctta.runs.experiment import run
 from fedctta.runs.settings import single
@@ -38,7 +38,7 @@ def test_it_is_the_simulator(adapter, aggregator):
     experiment = single({**WORDS, "adapter": adapter, "aggregator": aggregator, "fedtsa.epochs": 5})
     parts = choose_parts(experiment, torch.device("cpu"), Cache())
     stream = parts.stream
-    expected, rounds = simulate(federate(experiment, parts, choose_lifter(experiment, parts)), stream), []
+    expected, rounds = simulate(federate(experiment, parts), stream), []
     found = simulate_on_flower(experiment, stream, on_round=lambda t, _: rounds.append(t), run=in_process)
     assert rounds == list(range(len(stream)))
     assert torch.equal(found.correct, expected.correct)
