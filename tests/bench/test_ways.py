@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.adapters import adapters
-from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.bench import ways
-from fedctta.bench.block import train_block
 from fedctta.bench.cells import PASSES, SIGNALS, Cell
-from fedctta.bench.servers import make_weigh
 from fedctta.bench.work import Work
 from fedctta.engine import lifting
 
@@ -55,13 +51,6 @@ def test_plain_inference_lets_a_trial_of_liftings_have_its_gradients(monkeypatch
     assert modes == [False]
 
 
-def test_ours_is_what_run_would_assemble():
-    federation = work("tent", "fedctta").federation()
-    assert federation.adapter == adapters.create("tent")
-    assert federation.server.clients == 3
-    assert "vmap" in federation.server.lift.__name__
-
-
 def test_both_loops_average_alike():
     job = work("bn")
     x, _ = job.read(0)
@@ -74,20 +63,3 @@ def test_both_loops_average_alike():
     ways._mix(clients, weights)
     for client, state in zip(clients, expected, strict=True):
         torch.testing.assert_close(client.upload(), state)
-
-
-@pytest.mark.parametrize("published", [False, True])
-@pytest.mark.parametrize("aggregator", ["fedctta", "fedtsa"])
-def test_weights_are_row_stochastic(aggregator, published):
-    weigh = make_weigh(aggregator, CPU, published)
-    for _ in range(2):
-        weights = weigh([torch.rand(8) for _ in range(4)])
-    assert weights.shape == (4, 4)
-    torch.testing.assert_close(weights.sum(1), torch.ones(4))
-    assert (weights >= 0).all()
-
-
-def test_the_block_weighs_clients_alike_higher():
-    x = torch.eye(2)[[0, 0, 1, 1]][:, None].repeat(1, 5, 8) * 3
-    weights = train_block(x, FedTSA("code", epochs=5).training)
-    assert weights[0, 1] > 2 * weights[0, 2]

@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from fedctta.errors import UserError
 from fedctta.fleet.processes import serve as module
-from fedctta.fleet.processes.serve import lead, read_status
+from fedctta.fleet.processes.serve import lead
 from fedctta.fleet.server.ledger import Ledger, at_work
 from fedctta.fleet.server.plan import write_plan
 
@@ -83,11 +83,3 @@ def test_who_is_at_work(tmp_path):
     assert at_work(tmp_path)
     ledger.close()
     assert not at_work(tmp_path)
-
-
-def test_a_torn_or_missing_status_is_no_status(tmp_path):
-    assert read_status(tmp_path) == {}
-    (tmp_path / "status.json").write_text('{"round": ')
-    assert read_status(tmp_path) == {}
-    (tmp_path / "status.json").write_text(json.dumps({"round": 3}))
-    assert read_status(tmp_path) == {"round": 3}

@@ -1,0 +1,28 @@
+"""The work of a cell is what `fedctta run` would do."""
+
+from __future__ import annotations
+
+import torch
+
+from fedctta.adapters import adapters
+from fedctta.bench.cells import Cell
+from fedctta.bench.work import Work
+
+
+def make_work(rounds=2):
+    return Work(Cell("resnet8-w16", "tent", "fedctta", 3, 2), rounds, torch.device("cpu"))
+
+
+def test_ours_is_what_run_would_assemble():
+    federation = make_work().federation()
+    assert federation.adapter == adapters.create("tent")
+    assert federation.server.clients == 3
+    assert "vmap" in federation.server.lift.__name__
+
+
+def test_every_round_has_images_and_labels():
+    work = make_work(rounds=4)
+    assert len(work.stream) == 4
+    x, labels = work.read(3)
+    assert (x.shape, labels.shape) == ((3, 2, 3, 32, 32), (3, 2))
+    assert not torch.equal(x, work.read(2)[0])

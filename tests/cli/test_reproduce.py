@@ -1,0 +1,53 @@
+"""`fedctta reproduce`: its options reach the reproduction, and its result decides how it ends."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from fedctta.cli import app
+from fedctta.papers import reproduction
+
+TABLE = """
+title = "A table"
+run = { dataset = "shapes-c", domains = "fog+contrast", clients = 2, slots = 1, batch = 5, niid.clusters = 2 }
+
+[[panel]]
+name = "means"
+columns.NIID = { stream = "niid" }
+rows.Local = { aggregator = "local" }
+published.Local = [50]
+"""
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["reproduce", *words])
+
+
+def test_without_a_name_tables_are_listed(home):
+    assert "fedctta-table1" in invoke().output
+
+
+def test_a_table_is_run_printed_and_written(home):
+    (home / "mine.toml").write_text(TABLE)
+    done = invoke("mine.toml", "--device", "cpu", "--out", "here", "-q")
+    assert done.exit_code == 0
+    assert "Local" in done.output
+    assert len(list((home / "here" / "runs").glob("*.safetensors"))) == 1
+    assert (home / "here" / "mine" / "mine.md").exists()
+
+
+def test_a_shard_writes_no_report(home):
+    (home / "mine.toml").write_text(TABLE)
+    done = invoke("mine.toml", "--device", "cpu", "--out", "here", "--shard", "1/2", "-q")
+    assert "shard 1/2 is done" in done.output
+    assert not (home / "here" / "mine").exists()
+
+
+def test_ctrl_c_says_how_to_continue(home, monkeypatch):
+    def stopped(name, **words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduction, "reproduce", stopped)
+    done = invoke("fedctta-table1")
+    assert done.exit_code == 130
+    assert "the same command continues" in done.output
