@@ -10,7 +10,7 @@ from fedctta.aggregators.fedtsa.noise import prepare_noise
 from fedctta.aggregators.fedtsa.training import Training, train
 from fedctta.core.randomness import keys, numbered
 
-HOW, KEY = Training(2, 1e-2, 1.0, code=False), keys(0, 1)[0]
+HOW, KEY = Training(10, 0.1, 1.0, code=False), keys(0, 1)[0]
 
 
 def indicators(rounds):
