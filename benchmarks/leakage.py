@@ -23,7 +23,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import refreshed
 from fedctta.data.catalogue import load
 from fedctta.files import whole
 from fedctta.models.inputs import to_input

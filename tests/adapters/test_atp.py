@@ -11,7 +11,8 @@ from torch import nn
 
 from fedctta.adapters.atp import ATP, adaptable, direction, measured, step
 from fedctta.adapters.common.learnt import learnt_path
-from fedctta.core.network import Network, Statistics
+from fedctta.core.network import Network
+from fedctta.core.norms import Statistics
 from fedctta.errors import UserError
 
 

@@ -11,7 +11,8 @@ from torch import nn
 from fedctta.adapters.bpa import BPA, pull_to_prior, tightness
 from fedctta.adapters.tent import Tent
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, refreshed
+from fedctta.core.network import Network
+from fedctta.core.norms import refreshed
 from fedctta.errors import UserError
 
 CERTAIN, EVEN, HALF = [0.0, -99.0, -99.0, -99.0], [0.0] * 4, [0.0, 0.0, -99.0, -99.0]

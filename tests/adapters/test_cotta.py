@@ -11,7 +11,8 @@ from torch import nn
 from fedctta.adapters.common.augmentation import augment, view_keys
 from fedctta.adapters.cotta import CoTTA, restored
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, refreshed
+from fedctta.core.network import Network
+from fedctta.core.norms import refreshed
 from fedctta.core.randomness import fork, keys
 from fedctta.core.tensors import under
 from fedctta.errors import UserError

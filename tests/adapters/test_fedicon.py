@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedctta.adapters.common.augmentation import augment
 from fedctta.adapters.fedicon import FedICON, nt_xent, two_views
-from fedctta.core.network import refreshed
+from fedctta.core.norms import refreshed
 from fedctta.core.randomness import fork, keys
 from fedctta.errors import UserError
 

@@ -11,7 +11,7 @@ import torch
 from fedctta.adapters import memo
 from fedctta.adapters.memo import IMAGES_AT_ONCE, MEMO, draw_views, marginal_entropy
 from fedctta.core.clients import Client
-from fedctta.core.network import refreshed
+from fedctta.core.norms import refreshed
 from fedctta.core.randomness import fork, keys
 from fedctta.errors import UserError
 from fedctta.models.augmix import OPERATIONS

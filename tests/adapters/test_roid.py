@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from fedctta.adapters.common.augmentation import augment
 from fedctta.adapters.roid import ROID, corrected, soft_likelihood_ratio, stretched, worth
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, refreshed
+from fedctta.core.network import Network
+from fedctta.core.norms import refreshed
 from fedctta.core.randomness import keys
 from fedctta.errors import UserError
 

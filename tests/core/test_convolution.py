@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from fedctta.core.clients import Client, by_vmap, stack
 from fedctta.core.convolution import NARROW, Form, convolve
-from fedctta.core.network import Network, training
+from fedctta.core.network import Network
+from fedctta.core.norms import training
 from fedctta.models import build
 
 

@@ -7,43 +7,17 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fedctta.adapters import adapters
 from fedctta.adapters.common.balanced import balanced, source_buffers
-from fedctta.core.network import Network, batch_statistics, refreshed, stored, training
+from fedctta.core.network import Network
+from fedctta.core.norms import batch_statistics, refreshed, training
 from fedctta.errors import UserError
 from fedctta.uploads.privacy import Noise
 
 
 def images(count=6, side=8, seed=1):
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed))
-
-
-def test_stored_statistics_give_what_eval_mode_gives(tiny_module):
-    x = images()
-    torch.testing.assert_close(Network(tiny_module)({}, x, stored).logits, tiny_module(x))
-
-
-def test_batch_statistics_give_what_train_mode_gives(tiny_module):
-    x, network = images(), Network(tiny_module)
-    expected = tiny_module.train()(x)
-    output = network({}, x, training(0.1))
-    torch.testing.assert_close(output.logits, expected)
-    torch.testing.assert_close(output.statistics["1.running_mean"], tiny_module[1].running_mean)
-    torch.testing.assert_close(output.statistics["1.running_var"], tiny_module[1].running_var)
-    torch.testing.assert_close(network({}, x, refreshed(1.0)).logits, expected)
-
-
-def test_momentum_blends_old_and_batch_by_hand(tiny_module):
-    x = images()
-    conv, norm = tiny_module[0], tiny_module[1]
-    hidden = conv(x)
-    mean = 0.7 * norm.running_mean + 0.3 * hidden.mean((0, 2, 3))
-    var = 0.7 * norm.running_var + 0.3 * hidden.var((0, 2, 3), correction=0)
-    kept = Network(tiny_module)({}, x, refreshed(0.3)).statistics
-    torch.testing.assert_close(kept["1.running_mean"], mean)
-    torch.testing.assert_close(kept["1.running_var"], var)
 
 
 def test_own_tensors_are_laid_over_the_source(tiny_module):
@@ -83,80 +57,6 @@ def test_a_model_that_is_itself_a_norm_works():
     torch.testing.assert_close(Network(norm)({}, x).logits, norm(x))
 
 
-def test_statistics_are_the_biased_ones():
-    x = images()
-    torch.testing.assert_close(batch_statistics(x).var, x.var((0, 2, 3), correction=0))
-
-
-class NormAct(nn.BatchNorm2d):
-    """A BatchNorm layer with an activation of its own, as libraries of models have them."""
-
-    def forward(self, x):
-        y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        return F.silu(y, inplace=True)
-
-
-class Inherited(nn.BatchNorm2d):
-    def forward(self, x):
-        return F.silu(super().forward(x.roll(1, -1)))
-
-
-@pytest.mark.parametrize("kind", [NormAct, Inherited])
-def test_norms_derived_from_batch_norm_keep_what_they_add(kind):
-    torch.manual_seed(0)
-    module, x = scattered(nn.Sequential(nn.Conv2d(3, 4, 3), kind(4))), images()
-    network = Network(module)
-    assert network.norms == ("1",)
-    torch.testing.assert_close(network({}, x).logits, module.eval()(x))
-    out = network({}, x, refreshed())
-    within = module[0](x).detach()
-    torch.testing.assert_close(out.statistics["1.running_mean"], within.mean((0, 2, 3)))
-    module[1].running_mean, module[1].running_var = within.mean((0, 2, 3)), within.var((0, 2, 3), correction=0)
-    torch.testing.assert_close(out.logits, module(x))
-    lifted = torch.func.vmap(lambda batch: network({}, batch, refreshed()).logits)(x[None])
-    torch.testing.assert_close(lifted[0], out.logits)
-
-
-def test_a_norm_with_arithmetic_of_its_own_is_refused():
-    class Odd(nn.BatchNorm2d):
-        def forward(self, x):
-            return (x - self.running_mean.view(-1, 1, 1)) * self.weight.view(-1, 1, 1)
-
-    with pytest.raises(UserError, match=r"layer '0' \(Odd\) normalises in a way of its own"):
-        Network(nn.Sequential(Odd(3)))({}, images())
-
-
-def test_a_norm_without_stored_statistics_goes_on_using_the_batchs():
-    module, x = scattered(nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten())), images()
-    network = Network(module)
-    assert network.norms == ()
-    assert network.affine == ("0.weight", "0.bias")
-    torch.testing.assert_close(network({}, x).logits, module.eval()(x))
-
-
-def test_a_derived_group_norm_is_lifted():
-    class GroupAct(nn.GroupNorm):
-        def forward(self, x):
-            return F.relu(F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps))
-
-    module, x = scattered(nn.Sequential(nn.Conv2d(3, 4, 3), GroupAct(2, 4))), images()
-    network = Network(module)
-    lifted = torch.func.vmap(lambda batch: network({}, batch).logits)(torch.stack([x, 2 * x]))
-    torch.testing.assert_close(lifted, torch.stack([module(x), module(2 * x)]))
-
-
-def test_norms_of_other_libraries_are_known_by_their_names():
-    class MyRmsNorm(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
-
-        def forward(self, x):
-            return x * self.weight
-
-    assert Network(nn.Sequential(MyRmsNorm(), nn.Linear(3, 2))).affine == ("0.weight",)
-
-
 def test_a_linear_layer_that_does_not_give_the_logits_is_no_classifier():
     class Gated(nn.Module):
         def __init__(self):
@@ -189,51 +89,6 @@ def scattered(module):
             if tensor.is_floating_point():
                 tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
     return module.eval()
-
-
-OTHER_NORMS = {
-    "group": lambda: nn.GroupNorm(2, 6),
-    "group, no affine": lambda: nn.GroupNorm(3, 6, affine=False),
-    "one group": lambda: nn.GroupNorm(1, 6),
-    "layer": lambda: nn.LayerNorm([6, 5, 5]),
-    "instance": lambda: nn.InstanceNorm2d(6, affine=True),
-    "instance, stored": lambda: nn.InstanceNorm2d(6, track_running_stats=True),
-    "rms": lambda: nn.RMSNorm([6, 5, 5]),
-    "response": lambda: nn.LocalResponseNorm(3),
-}
-
-
-@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("kind", OTHER_NORMS)
-def test_other_norms_give_what_torch_gives_vmapped_too(kind, order):
-    module = scattered(nn.Sequential(OTHER_NORMS[kind]()))
-    network, parameters = Network(module), dict(module.named_parameters())
-    x = torch.randn(3 * 4, 6, 5, 5, generator=torch.Generator().manual_seed(2))
-    x = x.contiguous(memory_format=order).view(3, 4, 6, 5, 5)
-    target = torch.randn(4, 6, 5, 5, generator=torch.Generator().manual_seed(3))
-
-    def loss(own, x):
-        return (network(own, x).logits * target).sum()
-
-    def plainly(own, x):
-        return (torch.func.functional_call(module, own, (x,)) * target).sum()
-
-    def both(of, x):
-        return torch.func.grad_and_value(of, argnums=(0, 1))(parameters, x)
-
-    lifted = torch.func.vmap(lambda x: both(loss, x))(x)
-    alone = [both(plainly, one.contiguous()) for one in x]
-    for i, ((of_own, of_x), value) in enumerate(alone):
-        torch.testing.assert_close(lifted[1][i], value, atol=1e-4, rtol=1e-5)
-        torch.testing.assert_close(lifted[0][1][i], of_x, atol=1e-5, rtol=1e-4)
-        for name, gradient in of_own.items():
-            torch.testing.assert_close(lifted[0][0][name][i], gradient, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 7), (4, 6, 3, 4, 5)])
-def test_group_norm_takes_inputs_of_any_number_of_axes(shape):
-    norm, x = scattered(nn.GroupNorm(2, 6)), torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(Network(norm)({}, x).logits, norm(x))
 
 
 class Volumes(nn.Module):
@@ -343,13 +198,6 @@ def test_a_norm_that_is_not_called_keeps_its_statistics():
     kept = network(own, torch.rand(4, 3), refreshed()).statistics
     assert kept.keys() == network.statistics.keys()
     assert kept["spare.running_mean"].tolist() == [5, 6]
-
-
-def test_statistics_of_short_numbers_are_summed_in_full():
-    x = (3 + torch.randn(64, 5, 9, 9, generator=torch.Generator().manual_seed(0))).bfloat16()
-    short, full = batch_statistics(x), batch_statistics(x.float())
-    assert short.mean.dtype == short.var.dtype == torch.float32
-    torch.testing.assert_close(short, full, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.gpu

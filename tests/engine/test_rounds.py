@@ -12,7 +12,8 @@ import torch
 from fedctta.adapters import adapters
 from fedctta.aggregators import Aggregator
 from fedctta.aggregators.fedavg import FedAvg
-from fedctta.core.network import Network, refreshed
+from fedctta.core.network import Network
+from fedctta.core.norms import refreshed
 from fedctta.engine.rounds import bytes_each
 from fedctta.engine.simulation import simulate
 from fedctta.machine import arithmetic

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedctta.core.network import Network, refreshed
+from fedctta.core.network import Network
+from fedctta.core.norms import refreshed
 from fedctta.errors import UserError
 from fedctta.models import build
 from fedctta.models.unet import UNet

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.core.network import Statistics, refreshed
+from fedctta.core.norms import Statistics, refreshed
 from fedctta.keys import LEAST_EPSILON
 from fedctta.uploads.privacy import LEAST_VARIANCE, Noise, contributions, delta_of, epsilon_of, noise_for, statistics_of
 

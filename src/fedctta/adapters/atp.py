@@ -26,7 +26,8 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.common.learnt import read_learnt
 from fedctta.adapters.common.losses import entropy
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Statistics, Tensors, batch_statistics
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import Statistics, batch_statistics
 from fedctta.core.tensors import named, only, under
 from fedctta.errors import UserError
 

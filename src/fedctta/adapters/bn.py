@@ -21,7 +21,8 @@ from torch import Tensor
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.needs import Need
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, refreshed
+from fedctta.core.network import Network
+from fedctta.core.norms import refreshed
 from fedctta.errors import UserError
 
 

@@ -42,7 +42,8 @@ from fedctta.adapters.roid import soft_likelihood_ratio
 from fedctta.adapters.shot import information_loss
 from fedctta.adapters.tent import require_batch
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import refreshed
 from fedctta.core.tensors import named, only, under
 from fedctta.errors import UserError
 

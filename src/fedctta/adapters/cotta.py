@@ -30,7 +30,8 @@ from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.adapters.tent import require_batch
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import refreshed
 from fedctta.core.randomness import advance, fork, uniform
 from fedctta.core.tensors import named, towards, under
 from fedctta.errors import UserError

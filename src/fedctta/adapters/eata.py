@@ -29,7 +29,8 @@ from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam
 from fedctta.adapters.tent import AffineAdapter
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import refreshed
 from fedctta.core.tensors import choose, masked_mean, named, only, under
 from fedctta.errors import UserError
 

@@ -25,7 +25,8 @@ from fedctta.adapters.common.augmentation import augment
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import descend
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, training
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import training
 from fedctta.core.randomness import advance, fork
 from fedctta.core.tensors import only
 from fedctta.errors import UserError, either

@@ -28,7 +28,8 @@ from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.optimisers import adam, adam_memory, descend
 from fedctta.adapters.common.regularisers import contrast, proximal, self_distillation
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Output, Tensors, training
+from fedctta.core.network import Network, Output, Tensors
+from fedctta.core.norms import training
 from fedctta.core.tensors import named, only, under
 from fedctta.errors import UserError
 

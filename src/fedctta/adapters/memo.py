@@ -26,7 +26,8 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import descend
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, NormRule, Statistics, Tensors, refreshed
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import NormRule, Statistics, refreshed
 from fedctta.core.randomness import advance, fork, uniform
 from fedctta.errors import UserError
 from fedctta.models.augmix import draw_by_key, mixture, warp

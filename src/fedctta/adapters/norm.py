@@ -20,7 +20,8 @@ from torch import Tensor
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.needs import Need
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Output, refreshed, training
+from fedctta.core.network import Network, Output
+from fedctta.core.norms import refreshed, training
 from fedctta.errors import UserError
 
 

@@ -27,7 +27,8 @@ from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam
 from fedctta.adapters.tent import AffineAdapter
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, refreshed, weighted
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import refreshed, weighted
 from fedctta.core.randomness import advance
 from fedctta.core.tensors import towards
 from fedctta.errors import UserError

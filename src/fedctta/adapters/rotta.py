@@ -29,7 +29,8 @@ from fedctta.adapters.common.memory import EMPTY, Memory, empty, offered
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, NormRule, Statistics, Tensors, batch_statistics, blend
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import NormRule, Statistics, batch_statistics, blend
 from fedctta.core.randomness import advance, fork
 from fedctta.core.tensors import choose, masked_mean, named, only, towards, under
 from fedctta.errors import UserError

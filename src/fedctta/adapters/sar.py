@@ -30,7 +30,8 @@ from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.optimisers import momentum, momentum_memory
 from fedctta.adapters.tent import AffineAdapter
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import refreshed
 from fedctta.core.tensors import choose, masked_mean, only
 from fedctta.errors import UserError
 

@@ -20,7 +20,8 @@ from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.adapters.tent import require_batch
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, training
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import training
 from fedctta.core.tensors import only
 from fedctta.errors import UserError
 

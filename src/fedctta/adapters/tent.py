@@ -19,7 +19,8 @@ from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Tensors, refreshed
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import refreshed
 from fedctta.core.tensors import only
 from fedctta.errors import UserError, either
 

@@ -46,7 +46,8 @@ from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.common.neighbours import Neighbours, nearest
 from fedctta.aggregators.common.vectors import for_active
 from fedctta.core.clients import Client, take
-from fedctta.core.network import Network, NormRule, Output, Tensors, refreshed, stored
+from fedctta.core.network import Network, Output, Tensors
+from fedctta.core.norms import NormRule, refreshed, stored
 from fedctta.core.randomness import fork, keys, numbered, uniform
 from fedctta.errors import UserError
 

@@ -13,7 +13,7 @@ from fedctta.adapters.common.augmentation import augment
 from fedctta.adapters.common.balanced import image_statistics, move_statistics, over_classes
 from fedctta.adapters.common.losses import entropy
 from fedctta.bench.plain_clients import PlainClient
-from fedctta.core.network import Statistics
+from fedctta.core.norms import Statistics
 
 
 class BalancedClient(PlainClient):

@@ -39,33 +39,11 @@ from fedctta.core.norm_layers import (
     overrides_forward,
     run_group_norm,
 )
-from fedctta.core.norms import (
-    NormRule,
-    Statistics,
-    Tensors,
-    batch_statistics,
-    blend,
-    refreshed,
-    stored,
-    training,
-    weighted,
-)
+from fedctta.core.norms import NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
 from fedctta.errors import UserError
 
-__all__ = [
-    "Network",
-    "NormRule",
-    "Output",
-    "Statistics",
-    "Tensors",
-    "batch_statistics",
-    "blend",
-    "refreshed",
-    "stored",
-    "training",
-    "weighted",
-]
+Tensors = dict[str, Tensor]
 
 
 class Output(NamedTuple):

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fedctta.core.moments import moments
 
-Tensors = dict[str, Tensor]
-
 
 class Statistics(NamedTuple):
     """Mean and variance of every channel at one BatchNorm layer."""

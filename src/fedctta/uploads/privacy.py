@@ -33,7 +33,8 @@ from torch import Tensor
 
 from fedctta.aggregators import Server
 from fedctta.core.clients import Client, put
-from fedctta.core.network import Network, NormRule, Statistics, Tensors
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import NormRule, Statistics
 from fedctta.core.randomness import fork, keys, normal
 from fedctta.errors import UserError
 from fedctta.uploads.stages import Transit

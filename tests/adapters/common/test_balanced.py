@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedctta.adapters.common.balanced import balanced, image_statistics, move_statistics, over_classes, source_buffers
-from fedctta.core.network import Statistics
+from fedctta.core.norms import Statistics
 
 
 def one_hot(labels, classes):

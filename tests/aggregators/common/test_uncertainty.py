@@ -24,7 +24,8 @@ from fedctta.aggregators.common.uncertainty import (
     view,
 )
 from fedctta.core.clients import by_loop, by_vmap, stack
-from fedctta.core.network import Network, refreshed, stored
+from fedctta.core.network import Network
+from fedctta.core.norms import refreshed, stored
 
 
 def batch(seed=0, size=5):

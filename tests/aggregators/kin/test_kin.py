@@ -15,7 +15,7 @@ from fedctta.aggregators.kin.appearance import NUMBERS
 from fedctta.aggregators.kin.partiality import LATELY
 from fedctta.aggregators.kin.statistics_memory import FADE, is_statistic
 from fedctta.core.clients import Client, by_vmap, stack
-from fedctta.core.network import batch_statistics
+from fedctta.core.norms import batch_statistics
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
 

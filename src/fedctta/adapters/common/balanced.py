@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from fedctta.core.moments import moments
-from fedctta.core.network import Network, NormRule, Statistics, Tensors
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import NormRule, Statistics
 from fedctta.errors import UserError
 
 

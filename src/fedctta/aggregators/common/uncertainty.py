@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.core.network import Network, NormRule, Tensors, refreshed, stored
+from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import NormRule, refreshed, stored
 from fedctta.core.randomness import fork, normal, uniform
 
 Measure = Literal["entropy", "energy", "consistency", "dropout", "ensemble"]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedctta.aggregators.kin.belief import TINY
 from fedctta.core.clients import Client
-from fedctta.core.network import Network, Statistics, batch_statistics
+from fedctta.core.network import Network
+from fedctta.core.norms import Statistics, batch_statistics
 
 SAME = 0.01  # in standard deviations: statistics that differ by less are of the same batch
 
