@@ -30,7 +30,9 @@ def run(
     Example: fedctta run dataset=shapes-c aggregator=local,fedavg,fedctta,oracle seed=0,1,2
     """
     from fedctta.report import print_table
+    from fedctta.runs.experiment import read_experiments
     from fedctta.runs.experiment import run as run_experiments
+    from fedctta.runs.output_folder import find_free_folder
     from fedctta.runs.settings import parse_words
 
     words = list(words or [])
@@ -40,7 +42,10 @@ def run(
     if json_file is not None:
         require_writable(json_file.parent)
     name = Path(preset).stem if preset else "-".join(values.get("dataset", [DEFAULTS["dataset"]]))
-    folder = folder or Path("runs") / name
+    if folder is None:
+        folder = Path("runs") / name
+        if not resume:
+            folder = find_free_folder(folder, read_experiments(preset, values))
     try:
         result = run_experiments(
             preset, out=folder, resume=resume, jobs=jobs, progress=not quiet, console=err, **values

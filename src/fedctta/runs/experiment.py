@@ -24,6 +24,7 @@ from fedctta.registry import Registry, parameters_of
 from fedctta.results.records import Record, to_json
 from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
+from fedctta.runs.output_folder import claim_folder
 from fedctta.runs.progress import RoundBar
 from fedctta.runs.settings import Experiment, expand, load_preset
 from fedctta.runs.trial import check, run_one
@@ -101,6 +102,8 @@ def run(
     if len(experiments) > 1:
         for experiment in experiments:
             check(experiment, cache)
+    if folder is not None:
+        claim_folder(folder, experiments, resume)
     if jobs != 1:
         _play_at_once(experiments, cache, folder, jobs, resume, console)
         resume = True
@@ -111,6 +114,11 @@ def run(
             records.append(run_one(experiment, cache, folder, resume, watch))
     found = Result(tuple(records))
     return found if chosen is None else Result(found.records, chosen.title, chosen.published)
+
+
+def read_experiments(preset: str | None, values: Mapping[str, Any]) -> list[Experiment]:
+    """Return the experiments that a preset and words describe."""
+    return expand({**(load_preset(preset).values if preset else {}), **values})
 
 
 def _play_at_once(
