@@ -50,7 +50,7 @@ class Keys:
         default="auto",
         metadata=_about(
             "Trained weights of the network.",
-            allowed="auto, the name of a recipe (paper, fedavg), or the path of a .safetensors file",
+            allowed="auto, random, a recipe (paper, fedavg), or the path of a .safetensors, .pt or .pth file",
         ),
     )
     adapter: str = field(default="bn", metadata=_about("What a client does with a batch."))

@@ -20,6 +20,7 @@ from fedctta.runs.source_models import (
     find_source,
     fit_classes,
     import_model,
+    is_untrained,
     load_module,
     possible_lift,
 )
@@ -32,6 +33,15 @@ def make():
 
 made = make()
 number = 3
+
+def trained():
+    model = nn.Linear(2, 3)
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.5)
+    return model
+
+def tensors():
+    return make().state_dict()
 
 def fail():
     raise ValueError("two\\nlines")
@@ -58,6 +68,7 @@ def test_a_model_is_made_or_taken_as_it_is(place):
         ("nothing", "cannot import model=own_models:nothing: AttributeError: .*; write module:function"),
         ("fail", "model=own_models:fail cannot be called: ValueError: two lines; name a function without arguments"),
         ("number", "model=own_models:number cannot be called: TypeError"),
+        ("tensors", "model=own_models:tensors gives tensors, not a model"),
     ],
 )
 def test_what_is_no_model_is_told_in_one_line(place, name, said):
@@ -72,6 +83,25 @@ def test_a_model_of_the_users_own_takes_weights_from_a_file(place, tmp_path):
     assert loaded.weight.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert find_source("shapes-c", f"{place}:make", "w.safetensors").path.name == "w.safetensors"
     assert find_source("shapes-c", f"{place}:make", "auto").path is None
+
+
+def test_a_model_of_the_users_own_must_be_trained_unless_it_is_said(place):
+    with pytest.raises(UserError, match=r"gives other numbers whenever it is called.*weights=FILE.*or weights=random"):
+        load_module("domains", f"{place}:make", "auto", 3)
+    assert load_module("domains", f"{place}:make", "random", 3).weight.shape == (3, 2)
+    assert load_module("domains", f"{place}:trained", "auto", 3).bias.tolist() == [0.5, 0.5, 0.5]
+    assert load_module("domains", f"{place}:made", "auto", 3) is sys.modules[place].made
+    assert not load_module("shapes-c", "resnet8-w16", "random", 7).training
+    assert find_source("shapes-c", "resnet8-w16", "random").told() == find_source("x", f"{place}:made", "auto").told()
+
+
+def test_asking_whether_a_model_is_trained_changes_no_random_numbers(place):
+    import_model(f"{place}:make")
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    assert is_untrained(sys.modules[place].made, lambda: import_model(f"{place}:make"))
+    assert torch.rand(1) == expected
 
 
 def test_the_source_of_a_named_model_is_its_file():
@@ -111,7 +141,12 @@ def test_data_whose_classes_are_numbers_get_the_models(domains, masked):
 
 @pytest.mark.parametrize(
     ("shape", "said"),
-    [((2, 5), r"outputs of shape \[5\] and the data have 3 classes"), ((2, 3, 1), r"outputs of shape \[3, 1\]")],
+    [
+        ((2, 5), r"outputs of shape \[5\] and the data have 3 classes"),
+        ((2, 3, 1), r"outputs of shape \[3, 1\]"),
+        ((2, 1), "as for regression"),
+        ((2,), "as for regression"),
+    ],
 )
 def test_outputs_of_another_form_are_refused(domains, shape, said):
     with pytest.raises(UserError, match=said):

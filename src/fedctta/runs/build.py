@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -166,6 +167,14 @@ def choose_graphs(how: Lift, device: torch.device) -> Literal["never", "auto", "
     return "always" if how == "graph" else "auto" if how == "auto" and device.type == "cuda" else "never"
 
 
+def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
+    """Yield what a reader of the results should know."""
+    yield from parts.stream.data.notes
+    yield from parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")
+    if experiment.lift == "auto" and parts.lift == "loop":
+        yield "clients are run one after another, which is slower: torch's vmap cannot run this model"
+
+
 def describe(experiment: Experiment, parts: Parts, federation: Federation, replayed: int = 0) -> dict[str, Any]:
     """Return the settings with all defaults resolved, for the record; `replayed` rounds were CUDA graphs."""
     stream, data, device = parts.stream, parts.stream.data, parts.device
@@ -179,7 +188,7 @@ def describe(experiment: Experiment, parts: Parts, federation: Federation, repla
         "device": str(device),
         "source": parts.source.told(),
         "lift": lift + (f", {replayed} of {len(stream)} rounds as a CUDA graph" if replayed else ""),
-        "notes": [*data.notes, *parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")],
+        "notes": list(_notes(experiment, parts)),
         "hardware": hardware(device),
         "torch": torch.__version__,
         "sh": stream.spatial_heterogeneity,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,11 +13,13 @@ from fedctta.core.network import Network
 from fedctta.data.masked import AnyDomains, MaskedDomains, numbered, with_more_classes
 from fedctta.errors import UserError
 from fedctta.keys import Lift
-from fedctta.models import ARCHITECTURES, model_for
+from fedctta.models import ARCHITECTURES, build, model_for
 from fedctta.models.source import Source
 from fedctta.models.zoo import find_weights, load_model, load_weights
 from fedctta.registry import import_object
 from fedctta.runs.settings import Experiment
+
+RANDOM = "random"  # the weights of a model that is not trained
 
 
 def choose_model(experiment: Experiment, data: AnyDomains) -> str:
@@ -32,16 +36,31 @@ def find_source(dataset: str, model: str, weights: str, given: nn.Module | None 
     """Return the file the model's weights come from, if they come from one, and its card."""
     if given is not None:
         return Source.of(None)
-    if ":" in model:
-        return Source.of(None if weights == "auto" else Path(weights))
-    return Source.of(find_weights(model, dataset, weights))
+    if weights == RANDOM or (":" in model and weights == "auto"):
+        return Source.of(None)
+    return Source.of(Path(weights) if ":" in model else find_weights(model, dataset, weights))
 
 
 def load_module(dataset: str, model: str, weights: str, classes: int) -> nn.Module:
-    """Load a model by its name or by `module:name`, with the weights asked for."""
+    """Load a model by its name or by `module:name`, with the weights asked for; by default it must be trained."""
     if ":" not in model:
-        return load_model(model, dataset, classes, weights)
-    return import_model(model, None if weights == "auto" else Path(weights))
+        return build(model, classes).eval() if weights == RANDOM else load_model(model, dataset, classes, weights)
+    module = import_model(model, None if weights in ("auto", RANDOM) else Path(weights))
+    if weights == "auto" and is_untrained(module, partial(import_model, model)):
+        raise UserError(
+            f"model={model} gives other numbers whenever it is called, so it is not trained: add weights=FILE"
+            f" (.safetensors or .pt), or weights={RANDOM} if that is meant"
+        )
+    return module
+
+
+def is_untrained(module: nn.Module, make: Callable[[], nn.Module]) -> bool:
+    """Whether a model is drawn at random: made again with another seed, it has other parameters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed() + 1)
+        again = make()
+    pairs = zip(module.parameters(), again.parameters(), strict=False)
+    return any(one.shape != two.shape or not torch.equal(one, two) for one, two in pairs)
 
 
 def import_model(place: str, weights: Path | None = None) -> nn.Module:
@@ -57,6 +76,8 @@ def import_model(place: str, weights: Path | None = None) -> nn.Module:
         raise UserError(
             f"model={place} cannot be called: {_in_one_line(error)}; name a function without arguments"
         ) from error
+    if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
+        raise UserError(f"model={place} gives tensors, not a model: let it build one, and give them by weights=FILE")
     if not isinstance(model, nn.Module):
         raise UserError(f"model={place} gives a {type(model).__name__}: it must give a torch.nn.Module")
     if weights is not None:
@@ -82,6 +103,10 @@ def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
     if isinstance(data, MaskedDomains) and logits.ndim == 2:
         data = with_more_classes(data, numbered(logits.shape[1]))
     classes = len(data.classes)
+    if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
+        raise UserError(
+            "the model gives one number per image, as for regression: give a logit per class, two for yes or no"
+        )
     if logits.ndim != 2 or logits.shape[1] != classes:
         raise UserError(
             f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"
