@@ -13,7 +13,7 @@ from fedctta.report.titles import method_title
 from fedctta.runs.settings import expand, load_preset, parse_words
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/add-a-method.md")
+PAGES = ("README.md", "docs/add-a-method.md", "docs/data.md")
 EXAMPLES = [
     pytest.param(code, id=f"{page}-{k}")
     for page in PAGES
@@ -32,7 +32,7 @@ def test_an_example_runs(code, tmp_path, monkeypatch):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 def test_one_command_makes_all_rows_of_the_readmes_table_on_the_same_seeds():

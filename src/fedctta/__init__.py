@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fedctta.aggregators import Aggregator, Server, Uploads
     from fedctta.core.clients import Client
     from fedctta.core.network import Network
-    from fedctta.data.corrupted import Domains
+    from fedctta.data.domains import Domains
     from fedctta.errors import UserError
     from fedctta.results.records import Record
     from fedctta.runs.experiment import Result, run
@@ -40,7 +40,7 @@ _HOMES = {
     "Adapter": "adapters",
     "Aggregator": "aggregators",
     "Client": "core.clients",
-    "Domains": "data.corrupted",
+    "Domains": "data.domains",
     "Experiment": "runs.settings",
     "Network": "core.network",
     "Record": "results.records",

@@ -40,10 +40,12 @@ class Keys:
             allowed="benchmark, extra (not for masks), all, or names joined by +: fog+snow",
         ),
     )
-    folder: str | None = field(default=None, metadata=_about("Folder of your own files.", allowed="a path, or none"))
+    folder: str | None = field(
+        default=None, metadata=_about("Folder of your own files, or a table of them.", allowed="a path, or none")
+    )
     layout: str = field(default="auto", metadata=_about("Layout of that folder (dataset=masked)."))
     size: int | None = field(
-        default=None, metadata=_about("Side to resize images and masks to (dataset=masked).", least=1)
+        default=None, metadata=_about("Side to resize images to (dataset=folders, masked).", least=1)
     )
     model: str = field(default="auto", metadata=_about("Network; auto is the data set's usual one."))
     weights: str = field(
@@ -51,6 +53,13 @@ class Keys:
         metadata=_about(
             "Trained weights of the network.",
             allowed="auto, random, a recipe (paper, fedavg), or the path of a .safetensors, .pt or .pth file",
+        ),
+    )
+    source_images: str | None = field(
+        default=None,
+        metadata=_about(
+            "Clean images of the source, for methods that study it.",
+            allowed="the path of a folder or .npy file, a number of images of the first domain, or none",
         ),
     )
     adapter: str = field(default="bn", metadata=_about("What a client does with a batch."))
@@ -61,7 +70,8 @@ class Keys:
     clients: int | None = field(default=None, metadata=_about("Number of clients; none: the stream's own.", least=1))
     batch: int = field(default=10, metadata=_about("Images per client and round.", least=1))
     slots: int | None = field(
-        default=None, metadata=_about("Batches per domain; none: as many as there are images for, up to 50.", least=1)
+        default=None,
+        metadata=_about("Batches per domain; none: all images (named data sets: at most 50).", least=1),
     )
     interval: int = field(default=1, metadata=_about("Rounds from one aggregation to the next.", least=1))
     predict: Literal["after", "before"] = field(

@@ -126,7 +126,8 @@ def test_a_run_studies_batches_of_its_own_size(batch):
     words = {"dataset": "shapes-c", "adapter": "eata", "eata.images": 16, "batch": batch, "stream": "iid", "slots": 1}
     experiment = single(words)
     federation = federate(experiment, choose_parts(experiment, torch.device("cpu"), Cache()), by_loop)
-    expected = federation.adapter.study(federation.network, public_images(experiment, 16, torch.device("cpu")), batch)
+    images = public_images(experiment, None, 16, torch.device("cpu"))
+    expected = federation.adapter.study(federation.network, images, batch)
     found = federation.start().clients.private
     assert all(torch.equal(found[name][0], fisher) for name, fisher in expected.items())
     assert expected

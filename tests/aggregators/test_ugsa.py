@@ -214,7 +214,7 @@ def test_impossible_parameters_and_models_are_refused():
     for parameters in ({"beta": -0.1}, {"gamma": 1.1}, {"gamma": -0.1}):
         with pytest.raises(UserError, match="must"):
             UGSA(**parameters)
-    dense = Network(nn.Conv2d(3, 4, 1))
+    dense = Network(nn.Conv2d(3, 4, 3))
     with pytest.raises(UserError, match=r"needs a model that ends in nn.Linear: use ugsa.uncertainty=ensemble"):
         UGSA("dropout").check(dense, {})
     UGSA("ensemble").check(dense, {})

@@ -16,6 +16,7 @@ from fedctta.cli.keys import allowed
 from fedctta.data.corrupted import SETS
 from fedctta.data.dense import DENSE
 from fedctta.data.mask_layouts import LAYOUTS
+from fedctta.data.own import OWN
 from fedctta.errors import UserError
 from fedctta.keys import ABOUT, DEFAULTS, KEYS
 from fedctta.models import ARCHITECTURES
@@ -68,7 +69,7 @@ def test_run_help_keeps_its_options():
         ("aggregator", aggregators.classes()),
         ("stream", schedules.classes()),
         ("samples", samplers.classes()),
-        ("dataset", {*SETS, *DENSE}),
+        ("dataset", {*SETS, *DENSE, *OWN}),
         ("model", {"auto", *ARCHITECTURES}),
         ("layout", {"auto", *LAYOUTS}),
         ("robust", ("none", "check", "cap", "clip", "median", "trimmed")),

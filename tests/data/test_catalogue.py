@@ -33,6 +33,8 @@ def test_every_set_is_listed_with_its_state(home: Path):
         "shapes-c": "embedded",
         "scenes": "embedded",
         "masked": "yours",
+        "folders": "yours",
+        "arrays": "yours",
     }
     cache.save_images(home / "cifar10", "test", SMALL)
     assert states()["cifar10"] == "cached (test only)"

@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 
+from fedctta.data.domains import Domains
 from fedctta.engine import device_stream
 from fedctta.engine.device_stream import DeviceStream, put_on_device
 from fedctta.models.inputs import to_input
@@ -33,6 +34,24 @@ def test_a_round_number_on_the_device_reads_the_same(domains, device):
     for t in (0, 5):
         for one, other in zip(there.slot(torch.tensor([t], device=device)), there.read(t), strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("schedule", [NIID(clusters=2), Churn(leave=0.3)])
+def test_domains_of_their_own_sizes_are_read_as_the_stream_gives_them(schedule, make_domains, device):
+    sizes = {"d0": 13, "d1": 29, "d2": 48}
+    whole = make_domains()
+    images = {name: whole.images[name][:size] for name, size in sizes.items()}
+    labels = {name: whole.labels[:size] for name, size in sizes.items() if name != "d1"}
+    data = Domains(whole.names, images, labels, whole.classes)
+    stream = build(schedule, data, clients=4, slots=4, batch=4, seed=0)
+    there = DeviceStream(stream, data, device)
+    for t in range(len(stream)):
+        slot, read = stream.slot(t), there.read(t)
+        assert torch.equal(read.x.cpu(), to_input(slot.images))
+        assert read.labels.tolist() == slot.labels.tolist()
+        if (slot.domain != ABSENT).all():
+            for one, other in zip(there.slot(torch.tensor([t], device=device)), read, strict=True):
+                assert torch.equal(one, other)
 
 
 def test_the_images_of_one_data_set_stay_until_it_is_gone(make_domains, device):

@@ -63,9 +63,9 @@ def test_earlier_domains_are_measured_with_the_servers_model(tiny_network, strea
     assert retention.accuracy[1].isnan().tolist() == [False, False, True]
     kept = played.aggregator.keeps(states[-1].memory)
     for k, name in enumerate(stream.data.names):
-        x = to_input(stream.data.images[name][retention.samples], tiny_network.device)
+        x = to_input(stream.data.images[name][retention.samples[name]], tiny_network.device)
         guesses = torch.cat([tiny_network(kept, part).logits.argmax(1) for part in x.split(4)])
-        right = (guesses.numpy() == stream.data.labels[retention.samples]).mean()
+        right = (guesses.numpy() == stream.data.labels[retention.samples[name]]).mean()
         assert retention.accuracy[2, k].item() == pytest.approx(right)
 
 

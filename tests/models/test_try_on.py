@@ -18,6 +18,6 @@ def test_a_model_that_fits_gives_its_logits(tiny_network):
 
 def test_images_that_it_cannot_take_are_told_in_one_line():
     network = Network(nn.Sequential(nn.Flatten(), nn.Linear(100, 3)))
-    with pytest.raises(UserError, match=r"cannot take images of 8x9 pixels: .*; choose one that fits") as told:
+    with pytest.raises(UserError, match=r"cannot take images of 3x8x9: .*; choose one that fits") as told:
         try_on(network, torch.rand(2, 3, 8, 9))
     assert "\n" not in str(told.value)

@@ -33,7 +33,7 @@ def test_the_last_two_are_kept(monkeypatch):
 
 def test_objects_take_the_place_of_names(domains, tiny_module):
     cache, experiment = Cache({"dataset": domains, "model": tiny_module}), Experiment(dataset="domains", model="mine")
-    assert cache.data(experiment) is domains
+    assert cache.data(experiment).images == domains.images
     assert cache.source(experiment, "mine").path is None
     state = cache.network(experiment, "mine", domains, CPU).state
     assert all(torch.equal(state[name], tensor) for name, tensor in tiny_module.named_parameters())

@@ -249,12 +249,12 @@ def test_a_dense_model_does_not_fit_plain_images(domains):
 
 
 def test_public_images_of_scenes_are_clean_and_a_folder_has_none():
-    assert public_images(Experiment(dataset="scenes"), 3, torch.device("cpu")).shape == (3, 3, 48, 48)
+    assert public_images(Experiment(dataset="scenes"), None, 3, torch.device("cpu")).shape == (3, 3, 48, 48)
     for adapter, asks in (
-        ("bn", "aggregator fedctta asks for: use fedctta.probe=noise or another aggregator"),
-        ("eata", "adapter eata asks for: use eata.fisher=0 or another adapter"),
-        ("rdumb", "adapter rdumb asks for: use rdumb.fisher=0 or another adapter"),
+        ("bn", "aggregator fedctta asks for: use fedctta.probe=noise, source_images=PATH, or another aggregator"),
+        ("eata", "adapter eata asks for: use eata.fisher=0, source_images=PATH, or another adapter"),
+        ("rdumb", "adapter rdumb asks for: use rdumb.fisher=0, source_images=PATH, or another adapter"),
     ):
         asking = Experiment(dataset="masked", adapter=adapter, parameters={"rdumb": {"fisher": 1.0}})
         with pytest.raises(UserError, match=f"dataset=masked has no images that all know, which {asks}"):
-            public_images(asking, 3, torch.device("cpu"))
+            public_images(asking, None, 3, torch.device("cpu"))

@@ -118,10 +118,10 @@ def test_images_of_another_kind_are_refused(domains, play):
     spoilt = good.astype(np.float32)
     spoilt[0, 0, 0, 0] = np.nan
     for images, said in [
-        (good.astype(np.float32), "are float32: give uint8"),
-        (spoilt, "hold NaN: give uint8"),
-        (good[..., :1], r"have shape \(48, 8, 8, 1\)"),
-        (good[:40], r"have shape \(40, 8, 8, 3\)"),
+        (good.astype(np.float32), "'d1' are float32, those of 'd0' uint8: give one type"),
+        (spoilt, "hold NaN or infinity: give finite values"),
+        (good[..., :1], r"different sizes, 'd0' \(8, 8, 3\) and 'd1' \(8, 8, 1\)"),
+        (good[:40], r"have shape \(40, 8, 8, 3\) and there are 48 labels"),
         (np.zeros((48, 9, 9, 3), np.uint8), "different sizes"),
     ]:
         with pytest.raises(UserError, match=said):
@@ -198,7 +198,7 @@ def test_what_a_sweep_lacks_is_told_before_its_first_run(play, tmp_path, monkeyp
 def test_a_model_that_does_not_fit_is_refused(play):
     with pytest.raises(UserError, match="3 classes"):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 7)))
-    with pytest.raises(UserError, match="cannot take images of 8x8 pixels"):
+    with pytest.raises(UserError, match="cannot take images of 3x8x8"):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(100, 3)))
     with pytest.raises(UserError, match="needs BatchNorm"):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
@@ -235,6 +235,8 @@ def test_a_model_may_be_imported_by_name(play, tmp_path, monkeypatch):
         "    return nn.Sequential(nn.Conv2d(3, 3, 8), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 3))\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert len(play(model="my_model_for_a_test:make")) == 1
+    assert len(play(model="my_model_for_a_test:make", weights="random")) == 1
+    with pytest.raises(UserError, match="not trained"):
+        play(model="my_model_for_a_test:make")
     with pytest.raises(UserError, match="write module:function"):
         play(model="my_model_for_a_test:nothing")

@@ -163,6 +163,7 @@ OTHER = {
         "predict": "before",
         "layout": "folders",
         "size": 64,
+        "source_images": "clean",
         "stragglers": 0.5,
         "delay": 5,
         "stale": "refuse",

@@ -120,7 +120,8 @@ def masked():
 
 def test_the_model_follows_from_the_data_unless_it_is_named(domains, masked):
     assert choose_model(Experiment(dataset="shapes-c"), domains) == "resnet8-w16"
-    assert choose_model(Experiment(dataset="domains"), domains) == "resnet8"
+    with pytest.raises(UserError, match="data of your own have no usual model"):
+        choose_model(Experiment(dataset="domains"), domains)
     assert choose_model(Experiment(dataset="masked"), masked) == "unet"
     assert choose_model(Experiment(dataset="shapes-c", model="resnet18"), domains) == "resnet18"
     assert choose_model(Experiment(model="mine:make"), domains) == "mine:make"

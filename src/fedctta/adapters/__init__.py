@@ -29,6 +29,7 @@ class Adapter:
     name: ClassVar[str]
     title: ClassVar[str]  # in tables; without one, the name
     without_images: ClassVar[str] = ""  # a parameter=value with which it asks for no images of the source
+    pictures: ClassVar[bool] = False  # True: works on colour pictures [B, 3, H, W] in [0, 1] only
     colour: ClassVar[str] = ""  # in figures, as #rrggbb; without one, the next that is free
     adapts: ClassVar[bool] = True  # False: predicts with the source model, so that there is nothing to share
     needs: ClassVar[tuple[Need, ...]] = ()  # of a model, with default parameters

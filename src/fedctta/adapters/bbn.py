@@ -48,6 +48,7 @@ class BalancedNorm(Adapter):
     """Balance BatchNorm statistics over classes and distil confident predictions (the client of pFedBBN)."""
 
     name: ClassVar[str] = "bbn"
+    pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
     lr: float = 1e-3
     eta: float | None = None

@@ -44,6 +44,7 @@ class CoTTA(Adapter):
     """Learn all weights from a slow teacher's augmented predictions; restore some of them to the source."""
 
     name: ClassVar[str] = "cotta"
+    pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images",)
     single_images: ClassVar[bool] = False
     lr: float = 1e-3

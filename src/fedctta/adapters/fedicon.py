@@ -37,6 +37,7 @@ class FedICON(Adapter):
     """Contrast two views of every image to move the extractor (an approximation of FedICON, not a reproduction)."""
 
     name: ClassVar[str] = "fedicon"
+    pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     single_images: ClassVar[bool] = False
     lr: float = 1e-3

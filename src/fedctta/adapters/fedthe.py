@@ -51,6 +51,7 @@ class FedTHE(Adapter):
     """Mix a global and a personal head by weights found for every image, then step on its views (plus=0: only mix)."""
 
     name: ClassVar[str] = "fedthe"
+    pictures: ClassVar[bool] = True
     learns: ClassVar[str] = "heads"
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     heads: str = "none"  # auto, or a path: trained heads

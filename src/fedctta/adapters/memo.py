@@ -41,6 +41,7 @@ class MEMO(Adapter):
     """Step on the entropy of the mean prediction over views of one image, predict it, forget."""
 
     name: ClassVar[str] = "memo"
+    pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images",)
     lr: float = 0.005
     views: int = 32

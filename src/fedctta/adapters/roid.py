@@ -39,6 +39,7 @@ class ROID(AffineAdapter):
     """Weigh images by certainty and diversity, keep views consistent and weights near the source, correct the prior."""
 
     name: ClassVar[str] = "roid"
+    pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "affine", "features")
     lr: float = 1e-3
     temperature: float = 1 / 3

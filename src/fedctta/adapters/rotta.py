@@ -41,6 +41,7 @@ class RoTTA(Adapter):
     """Learn from a class-balanced memory with robust statistics; a slow teacher predicts."""
 
     name: ClassVar[str] = "rotta"
+    pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
     lr: float = 1e-3
     alpha: float = 0.05

@@ -196,7 +196,8 @@ def noise(server: Server, samples: int) -> Tensor:
     """Uniform noise in [0, 1] shaped like the network's input; the same on every device for a seed."""
     generator = torch.Generator().manual_seed(server.seed * 1_000_003)
     z = torch.rand(samples, *server.shape, generator=generator)
-    return z.to(server.network.device, memory_format=torch.channels_last)
+    form = torch.channels_last if z.ndim == 4 else torch.contiguous_format
+    return z.to(server.network.device, memory_format=form)
 
 
 def collaboration(mu: Tensor, metric: str, temperature: float, squash: bool = False) -> Tensor:

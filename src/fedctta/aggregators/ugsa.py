@@ -61,6 +61,7 @@ class UGSA(ServerModel):
     """Keep one model that uploads move; an upload that is less certain of its batch moves it less."""
 
     name: ClassVar[str] = "ugsa"
+    pictures: ClassVar[bool] = True
     title: ClassVar[str] = "UGSA"
     uncertainty: Measure = "entropy"
     beta: float = 0.2

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedctta.bench.cells import Cell
-from fedctta.data.corrupted import Domains
+from fedctta.data.domains import Domains
 from fedctta.engine.rounds import Federation
 from fedctta.keys import Precision
 from fedctta.models import build

@@ -59,8 +59,9 @@ def allowed(key: str) -> str:
     if key == "dataset":
         from fedctta.data.catalogue import CORRUPTED
         from fedctta.data.dense import DENSE
+        from fedctta.data.own import OWN
 
-        return ", ".join(CORRUPTED | DENSE)
+        return ", ".join(CORRUPTED | DENSE | OWN)
     if key == "layout":
         from fedctta.data.mask_layouts import LAYOUTS
 

@@ -198,7 +198,8 @@ class Network:
 
     def _fits(self, logits: Tensor) -> bool:
         """Whether the last linear layer gives the logits; if not (a convolution does), the model has no features."""
-        if self.has_features and self.state[_tensor(self.classifier, "weight")].shape[0] != logits.shape[-1]:
+        flat = logits.dim() == 2
+        if self.has_features and flat and len(self.state[_tensor(self.classifier, "weight")]) != logits.shape[1]:
             self.has_features, self.classifier = False, ""
         return self.has_features
 

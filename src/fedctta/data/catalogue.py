@@ -9,6 +9,7 @@ from fedctta.data import cifar, corrupted, shapes
 from fedctta.data.cache import SPLITS, Images, cache_dir, check_folder, has_images
 from fedctta.data.dense import DENSE
 from fedctta.data.layouts import Absent
+from fedctta.data.own import OWN
 from fedctta.errors import UserError, unknown
 
 CLEAN = {
@@ -58,11 +59,11 @@ def load(name: str, split: str, folder: Path | None = None, progress: bool | Non
 
 def datasets() -> tuple[Entry, ...]:
     """Return every data set with one line about it and its state."""
-    return tuple(Entry(name, about, _state(name)) for name, about in (CLEAN | CORRUPTED | DENSE).items())
+    return tuple(Entry(name, about, _state(name)) for name, about in (CLEAN | CORRUPTED | DENSE | OWN).items())
 
 
 def _state(name: str) -> str:
-    if name == "masked":
+    if name == "masked" or name in OWN:
         return "yours"
     if name in ("shapes", "scenes"):
         return "embedded"
@@ -90,10 +91,10 @@ def fetch(
         return corrupted.load_domains(name, severity, folder=folder, seed=seed, progress=progress).notes
     if name == "scenes":
         return ("scenes are drawn when needed: there is nothing to fetch",)
-    if name == "masked":
-        raise UserError("masked is a folder of yours: there is nothing to fetch; use it with folder=PATH")
+    if name == "masked" or name in OWN:
+        raise UserError(f"{name} is a folder of yours: there is nothing to fetch; use it with folder=PATH")
     if name not in CLEAN:
-        raise unknown("data set", name, CLEAN | CORRUPTED | DENSE)
+        raise unknown("data set", name, CLEAN | CORRUPTED | DENSE | OWN)
     return tuple(f"{split}: {len(load(name, split, folder, progress)):,} images" for split in SPLITS)
 
 
@@ -103,7 +104,8 @@ def check(name: str | None = None, repair: bool = False) -> list[tuple[Path, str
     The state is "ok", "damaged" or "incomplete". With `repair` the last two are removed, and the state says so;
     they are made or fetched again when next needed.
     """
-    if name is not None and name not in CLEAN | CORRUPTED:
-        raise unknown("data set", name, CLEAN | CORRUPTED)
-    names = [name] if name else [*CLEAN, *CORRUPTED]
+    cached = (*CLEAN, *CORRUPTED, "folders")
+    if name is not None and name not in cached:
+        raise unknown("data set", name, cached)
+    names = [name] if name else cached
     return [found for each in names for found in check_folder(cache_dir() / each, repair)]

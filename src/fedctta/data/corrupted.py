@@ -6,17 +6,17 @@ Generated arrays are kept in the cache under a name that holds all they depend o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data import cifar, shapes
 from fedctta.data.cache import cache_dir, has_array, open_array, remove_array, save_array
+from fedctta.data.check_domains import check_labels
 from fedctta.data.corruptions import BENCHMARK, NAMES, VERSION, corrupt
 from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, frost_textures, stand_in
+from fedctta.data.domains import Domains
 from fedctta.data.editions import EDITIONS
 from fedctta.data.progress import bar
 from fedctta.errors import UserError, unknown
@@ -26,35 +26,6 @@ SETS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C", "shapes-c": "sha
 """The corrupted sets, and the folder name of their official files."""
 
 SEVERITIES = (1, 2, 3, 4, 5)
-
-
-@dataclass(frozen=True)
-class Domains:
-    """The same images in the same order in every domain, and their labels.
-
-    Attributes:
-        names: the domains in the order asked for.
-        images: uint8 [n, H, W, 3] for each domain, memory maps wherever possible.
-        labels: int64 [n], shared by all domains.
-        classes: the class names.
-        notes: what a reader of results should be told about the data.
-    """
-
-    names: tuple[str, ...]
-    images: dict[str, NDArray[np.uint8]]
-    labels: NDArray[np.int64]
-    classes: tuple[str, ...]
-    notes: tuple[str, ...]
-    dense: ClassVar[bool] = False  # one label per image
-
-    @property
-    def count(self) -> int:
-        """Number of images in every domain."""
-        return len(self.labels)
-
-    def labels_of(self, name: str) -> NDArray[np.int64]:
-        """Return the labels [n] of a domain."""
-        return self.labels
 
 
 def load_domains(
@@ -100,15 +71,6 @@ def official_folder(name: str, folder: Path) -> Path | None:
     files = [f"{each}.npy" for each in ("labels", *NAMES)]
     places = (folder, folder / SETS[name])
     return next((place for place in places if any((place / file).is_file() for file in files)), None)
-
-
-def check_labels(labels: NDArray[Any], classes: Sequence[str], what: str) -> None:
-    """Refuse labels that are not whole numbers [n] from 0 to the number of classes - 1."""
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"{what} are {labels.dtype} {labels.shape}: give whole numbers [n], one an image")
-    wrong = labels[(labels < 0) | (labels >= len(classes))]
-    if len(wrong):
-        raise UserError(f"{what} hold {wrong[0]}: give 0 to {len(classes) - 1}, for there are {len(classes)} classes")
 
 
 def _read_official(name: str, folder: Path, severity: int, names: tuple[str, ...]) -> Domains:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data import scenes
-from fedctta.data.corrupted import Domains
+from fedctta.data.domains import Domains, numbered
 from fedctta.data.mask_layouts import IGNORE, INVALID, LAYOUTS, Layout, Pair, find
 from fedctta.errors import UserError, unknown
 from fedctta.registry import refuse_twice
@@ -39,6 +39,7 @@ class MaskedDomains:
     classes: tuple[str, ...]
     notes: tuple[str, ...]
     dense: ClassVar[bool] = True  # one label per pixel
+    pictures: ClassVar[bool] = True
 
     @property
     def count(self) -> int:
@@ -51,6 +52,7 @@ class MaskedDomains:
 
 
 AnyDomains = Domains | MaskedDomains
+Some = TypeVar("Some", bound=AnyDomains)
 
 
 def evened(data: MaskedDomains, seed: int) -> MaskedDomains:
@@ -106,7 +108,7 @@ def load_masked(
     name, chosen, pairs = find(folder, layout, split)
     shape = _shape(pairs[0], size)
     if classes is None and not chosen.classes:
-        classes = _listed(folder / "classes.txt")
+        classes = read_classes(folder / "classes.txt")
     domains = sorted({pair.domain for pair in pairs})
     members = {domain: [pair for pair in pairs if pair.domain == domain] for domain in domains}
     images = {domain: np.empty((len(members[domain]), *shape, 3), np.uint8) for domain in domains}
@@ -200,21 +202,16 @@ def _names(
     return numbered(int(seen[-1]) + 1)
 
 
-def numbered(count: int) -> tuple[str, ...]:
-    """Return names for classes of which nothing is known but their number."""
-    return tuple(f"class {k}" for k in range(count))
+def with_more_classes(data: Some, names: Sequence[str]) -> Some:
+    """Return the data with the classes `names`, if theirs were counted in their labels and these are more.
 
-
-def with_more_classes(data: MaskedDomains, names: Sequence[str]) -> MaskedDomains:
-    """Return the data with the classes `names`, if theirs were counted in their masks and these are more.
-
-    What masks of one folder hold is a lower bound: a class may be rare, or foreign to a site. The model knows all.
+    What labels of one folder hold is a lower bound: a class may be rare, or foreign to a site. The model knows all.
     """
     counted = data.classes == numbered(len(data.classes))
     return replace(data, classes=tuple(names)) if counted and len(names) > len(data.classes) else data
 
 
-def _listed(path: Path) -> tuple[str, ...] | None:
+def read_classes(path: Path) -> tuple[str, ...] | None:
     """Return the class names of a file with one name per line, if it exists."""
     try:
         names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())

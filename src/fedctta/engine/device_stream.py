@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedctta.data.corrupted import Domains
-from fedctta.models.inputs import as_tensor, to_input
+from fedctta.data.domains import Domains
+from fedctta.models.inputs import as_tensor, read_batch
 from fedctta.streams import ABSENT, Stream
 
 SHARE = 0.25  # of the device's free memory that images may take
@@ -32,29 +32,35 @@ class DeviceStream:
     """A stream, with one label per image, whose images are on the device."""
 
     def __init__(self, stream: Stream, data: Domains, device: torch.device) -> None:
-        samples = stream.samples[np.arange(stream.clients), stream.visit.clip(0)]
-        places = stream.domain.clip(0)[..., None] * data.count + samples
+        domain, client, visit = np.broadcast_arrays(stream.domain.clip(0), np.arange(stream.clients), stream.visit)
+        starts = np.cumsum([0, *data.sizes])[:-1]
+        places = starts[domain][..., None] + stream.samples[stream.place(domain, client, visit.clip(0))]
         self._images = _upload(data, device)
-        self._labels = torch.from_numpy(data.labels).to(device)
         self._places = torch.from_numpy(places.astype(np.int32)).to(device)  # [T, N, B], among all domains' images
+        # labels [n] that all domains share, or those of every batch, [T, N, B]
+        labels = data.labels_of(data.names[0]) if data.shared else stream.truth(domain, client, visit.clip(0))
+        self._labels = torch.from_numpy(labels).to(device)
         self._domain = torch.from_numpy(stream.domain).to(device)
         self._absent = stream.domain == ABSENT
 
     def slot(self, when: Tensor) -> Batches:
         """Read round when[1], in which all clients are present."""
-        return self._read(self._places.index_select(0, when)[0], self._domain.index_select(0, when)[0])
+        labels = self._labels if self._labels.ndim == 1 else self._labels.index_select(0, when)[0]
+        return self._read(self._places.index_select(0, when)[0], labels, self._domain.index_select(0, when)[0])
 
     def read(self, t: int) -> Batches:
         """Read round t."""
-        places = self._places[t]
+        places, labels = self._places[t], self._labels if self._labels.ndim == 1 else self._labels[t]
         if self._absent[t].any():
-            places = places[torch.from_numpy(np.flatnonzero(~self._absent[t])).to(places.device)]
-        return self._read(places, self._domain[t])
+            there = torch.from_numpy(np.flatnonzero(~self._absent[t])).to(places.device)
+            places, labels = places[there], labels if labels.ndim == 1 else labels[there]
+        return self._read(places, labels, self._domain[t])
 
-    def _read(self, places: Tensor, domain: Tensor) -> Batches:
+    def _read(self, places: Tensor, labels: Tensor, domain: Tensor) -> Batches:
         images = self._images.index_select(0, places.flatten())
-        labels = self._labels.index_select(0, places.flatten() % len(self._labels))
-        return Batches(to_input(images.view(*places.shape, *images.shape[1:])), labels.view_as(places), domain)
+        if labels.ndim == 1:
+            labels = labels.index_select(0, places.flatten() % len(labels))
+        return Batches(read_batch(images.view(*places.shape, *images.shape[1:])), labels.view_as(places), domain)
 
 
 def put_on_device(stream: Stream, device: torch.device) -> DeviceStream | None:
@@ -62,7 +68,7 @@ def put_on_device(stream: Stream, device: torch.device) -> DeviceStream | None:
     data = stream.data
     if device.type != "cuda" or not isinstance(data, Domains):
         return None
-    size = len(data.names) * data.count * int(np.prod(stream.shape)) + 4 * stream.visit.size * stream.samples.shape[2]
+    size = sum(data.images[name].nbytes for name in data.names) + 12 * stream.visit.size * stream.batch
     return DeviceStream(stream, data, device) if size <= SHARE * torch.cuda.mem_get_info(device)[0] else None
 
 
@@ -75,7 +81,7 @@ _kept: list[_Kept] = []
 
 
 def _upload(data: Domains, device: torch.device) -> Tensor:
-    """Images[D n, H, W, 3] of all domains, one after another; those of the same data set are used again."""
+    """Images[sum of n_d, ...] of all domains, one after another; those of the same data set are used again."""
     for kept in _kept:
         if kept.data() is data and kept.images.device == device:
             return kept.images

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from fedctta.core.clients import Client
 from fedctta.core.network import Tensors
+from fedctta.data.domains import UNLABELLED, Domains
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.engine.rounds import Federation, State
 from fedctta.errors import UserError
-from fedctta.models.inputs import to_input
+from fedctta.models.inputs import read_batch
 from fedctta.streams import ABSENT, Stream
 
 
@@ -29,10 +30,12 @@ class Retention:
     """Measures accuracy on the same `images` images of every domain met so far."""
 
     def __init__(self, stream: Stream, images: int, seed: int) -> None:
-        count = stream.data.count
         rng = np.random.default_rng((seed, 37))
-        self.stream = stream
-        self.samples = np.sort(rng.permutation(count)[: min(images, count)])
+        self.stream, data = stream, stream.data
+        if isinstance(data, Domains) and not data.shared:
+            self.samples = {name: _draw(n, images, rng) for name, n in zip(data.names, data.sizes, strict=True)}
+        else:  # the same images in every domain
+            self.samples = dict.fromkeys(data.names, _draw(data.count, images, rng))
         self.rounds = last_visits(stream.domain)
         self.accuracy = torch.full((len(self.rounds), len(stream.data.names)), torch.nan)
         self._place = {int(t): k for k, t in enumerate(self.rounds)}
@@ -48,16 +51,16 @@ class Retention:
             self.accuracy[self._place[t], k] = self._accuracy(federation, client, self.stream.data.names[k])
 
     def _accuracy(self, federation: Federation, client: Client, domain: str) -> float:
-        size = self.stream.samples.shape[2]
+        size, samples = self.stream.batch, self.samples[domain]
         right = total = 0
-        for part in np.array_split(self.samples, max(1, len(self.samples) // size)):
-            x = to_input(np.asarray(self.stream.data.images[domain][part]), federation.network.device)
+        for part in np.array_split(samples, max(1, len(samples) // size)):
+            x = read_batch(np.asarray(self.stream.data.images[domain][part]), federation.network.device)
             guess = federation.adapter.predict(federation.network, client, x).argmax(-1).cpu().numpy()
             truth = self.stream.data.labels_of(domain)[part].reshape(-1)
-            counts = truth != IGNORE if self.stream.data.dense else np.ones(len(truth), bool)
+            counts = truth != (IGNORE if self.stream.data.dense else UNLABELLED)
             right += int((guess == truth)[counts].sum())
             total += int(counts.sum())
-        return right / max(total, 1)
+        return right / total if total else float("nan")
 
     def tensors(self) -> Tensors:
         """Return everything a resumed run needs."""
@@ -69,6 +72,11 @@ class Retention:
         if theirs is None or theirs.shape != self.accuracy.shape:
             raise UserError(f"{path} does not fit this run: delete it, or run without --resume")
         self.accuracy.copy_(theirs)
+
+
+def _draw(count: int, images: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw at most `images` of `count` images, in their order."""
+    return np.sort(rng.permutation(count)[:images])
 
 
 def last_visits(domain: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from fedctta.engine.saving import Saver, Witness
 from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
 from fedctta.machine import exact
-from fedctta.models.inputs import to_input
+from fedctta.models.inputs import read_batch
 from fedctta.streams import ABSENT, Stream
 
 
@@ -106,7 +106,7 @@ def _player(
 def _read(stream: Stream, device: torch.device, t: int) -> Batches:
     slot = stream.slot(t)
     labels, domain = (torch.from_numpy(array).to(device) for array in (slot.labels, slot.domain))
-    return Batches(to_input(slot.images, device), labels, domain)
+    return Batches(read_batch(slot.images, device), labels, domain)
 
 
 def _next(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.core.network import Tensors
+from fedctta.data.domains import UNLABELLED
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.errors import NotFinite, UserError
 from fedctta.results.metrics import BINS, MILLION
@@ -21,19 +22,22 @@ KEPT_MATRIX_BYTES = 64 * 2**20  # memory for matrices over time, for any number 
 class Tally:
     """Counts of one run, in arrays whose size is known before the first round.
 
-    For dense data pixels are counted, except those labelled `IGNORE`, and one predicted mask per domain is kept. With
-    `predictions`, every predicted class is kept too, for comparisons.
+    For dense data pixels are counted, except those labelled `IGNORE`, and one predicted mask per domain is kept. Images
+    without a label are predicted, and count for nothing but entropy. With `predictions`, every predicted class is kept
+    too, for comparisons.
     """
 
     def __init__(
         self, stream: Stream, aggregations: NDArray[np.int64], device: torch.device, predictions: bool = False
     ) -> None:
         rounds, clients = stream.domain.shape
-        self.batch = stream.samples.shape[2]
+        self.batch = stream.batch
         self.domain = stream.domain
         self.correct = torch.zeros(rounds, clients, dtype=torch.int32, device=device)
         by_class = (len(stream.data.names), clients, len(stream.data.classes))
         self.dense = stream.data.dense
+        self.partial = self.dense or not stream.all_labelled  # some labels are `ignored`, and do not count
+        self.ignored = IGNORE if self.dense else UNLABELLED
         whole = torch.int64 if self.dense else torch.int32  # pixels of a long run may be too many for 32 bits
         self.right = torch.zeros(by_class, dtype=whole, device=device)
         self.predicted = torch.zeros(by_class, dtype=whole, device=device)
@@ -49,8 +53,9 @@ class Tally:
         self.matrices = torch.zeros(len(self.kept_rounds), clients, clients, device=device)
         self.same_domain = torch.zeros(2, dtype=torch.float64, device=device)  # weight on own domain, client rounds
         self.finite = torch.ones((), dtype=torch.bool, device=device)
-        if self.dense:
+        if self.partial:
             self.shown = torch.zeros_like(self.correct)
+        if self.dense:
             self.masks = torch.zeros(len(stream.data.names), *stream.shape[:2], dtype=torch.uint8, device=device)
             self._farewells = stream.farewells()
         self.bytes = torch.zeros(2, dtype=torch.int64)  # up, down
@@ -76,8 +81,8 @@ class Tally:
         confidence, predicted = log_p.exp().max(-1)
         hits = (predicted == labels).to(self.right.dtype)
         shown = torch.ones_like(hits)
-        if self.dense:
-            shown = (labels != IGNORE).to(hits.dtype)
+        if self.partial:
+            shown = (labels != self.ignored).to(hits.dtype)
             labels = labels.long() * shown
         clients = len(domain)
         who, where = torch.arange(clients, device=domain.device), domain
@@ -96,7 +101,7 @@ class Tally:
         self._note(self.entropy, when, who, entropy)
         if self.classes is not None:
             self._note(self.classes, when, who, predicted)
-        if self.dense:
+        if self.partial:
             self._note(self.shown, when, who, shown.sum(-1))
         self.finite &= logits.isfinite().all()
 
@@ -145,14 +150,20 @@ class Tally:
         return t in self._place
 
     def accuracy(self, rounds: int) -> float:
-        """Accuracy so far; waits for the device, and refuses outputs that are not finite."""
+        """Accuracy so far (nan without labels); waits for the device, and refuses outputs that are not finite."""
         if not bool(self.finite):
             raise NotFinite(f"predictions became NaN or infinite by round {rounds}")
-        seen = self.seen()[:rounds].sum()
-        return int(self.correct[:rounds].sum()) / max(int(seen), 1)
+        labelled = int(self.labelled()[:rounds].sum())
+        if not labelled and self.seen()[:rounds].any():
+            return float("nan")
+        return int(self.correct[:rounds].sum()) / max(labelled, 1)
+
+    def labelled(self) -> NDArray[np.int32]:
+        """Images (pixels of dense data) that count for accuracy in every round of every client."""
+        return self.shown.cpu().numpy() if self.partial else self.seen()
 
     def seen(self) -> NDArray[np.int32]:
-        """Images (pixels of dense data) shown in every round to every client."""
+        """Images (counted pixels of dense data) shown in every round to every client."""
         if self.dense:
             return self.shown.cpu().numpy()
         return np.where(self.domain == ABSENT, 0, self.batch).astype(np.int32)
@@ -177,7 +188,8 @@ class Tally:
 
     @property
     def _saved(self) -> tuple[str, ...]:
-        return (*self._SAVED, "shown", "masks") if self.dense else self._SAVED
+        more = (*(("shown",) if self.partial else ()), *(("masks",) if self.dense else ()))
+        return self._SAVED + more
 
     def tensors(self) -> Tensors:
         """Return everything a resumed run needs."""

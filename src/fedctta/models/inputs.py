@@ -23,7 +23,16 @@ def to_input(images: NDArray[Any] | Tensor, device: torch.device | str | None = 
         raise UserError(f"images have shape {list(images.shape)}: give [batch, height, width, 3]")
     if images.dtype not in (np.uint8, torch.uint8):
         raise UserError(f"images are {images.dtype}: give uint8 values 0..255")
-    return as_tensor(images).to(device).movedim(-1, -3).float() / 255
+    return read_batch(images, device)
+
+
+def read_batch(images: NDArray[Any] | Tensor, device: torch.device | str | None = None) -> Tensor:
+    """Turn stored images of any kind into what a model reads: pictures (uint8 [..., H, W, C]) as `to_input` does.
+
+    Floats are for the model as they are: [..., C, H, W] images, [..., C, T] series, [..., F] tables.
+    """
+    x = as_tensor(images).to(device)
+    return x.movedim(-1, -3).float() / 255 if x.dtype == torch.uint8 else x
 
 
 def as_tensor(array: NDArray[Any] | Tensor) -> Tensor:

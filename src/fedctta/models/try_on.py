@@ -10,10 +10,10 @@ from fedctta.errors import UserError
 
 
 def try_on(network: Network, x: Tensor) -> Tensor:
-    """Return the source model's logits for images x[B, 3, H, W]; refuse images that it cannot take."""
+    """Return the source model's logits for images x[B, ...]; refuse images that it cannot take."""
     try:
         with torch.no_grad():
             return network({}, x).logits
     except (RuntimeError, ValueError) as error:
-        size, reason = "x".join(map(str, x.shape[-2:])), str(error).splitlines()[0]
-        raise UserError(f"the model cannot take images of {size} pixels: {reason}; choose one that fits") from error
+        size, reason = "x".join(map(str, x.shape[1:])), str(error).splitlines()[0]
+        raise UserError(f"the model cannot take images of {size}: {reason}; choose one that fits") from error

@@ -176,7 +176,7 @@ def _draw_domains(axes: Axes, column: Column, colours: Mapping[str, Pen]) -> Non
     names = _domains(column)
     found = {label: accuracy_by_domain(runs) for label, runs in column.methods.items()}
     values = np.array([[found[label].get(name, np.nan) for name in names] for label in found])  # [methods, domains]
-    aside = np.array([step_aside(row, near_dots(values)) for row in values.T.tolist()]).T
+    aside = np.array([step_aside(row, near_dots(values)) for row in values.T.tolist()]).reshape(values.T.shape).T
     for label, across, off in zip(found, values, aside, strict=True):
         pen = colours[label]
         face = "white" if pen.dashed else pen.colour

@@ -72,7 +72,9 @@ def _lead(records: Sequence[Record], table: Table) -> str:
     listed = "".join(f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts if text)
     count = f"{len(records)} run{'s' if len(records) != 1 else ''} of {len(methods(arrange(records)))} method"
     words = " ".join([count + ("s." if len(table.rows) != 1 else "."), *_verdicts(table)])
-    return f'<p class="lead">{escape(words)}</p><dl class="facts">{listed}</dl>'
+    notes = dict.fromkeys(str(note) for run in runs for note in run.get("notes", ()))
+    told = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    return f'<p class="lead">{escape(words)}</p><dl class="facts">{listed}</dl>{told}'
 
 
 def _verdicts(table: Table) -> Iterable[str]:

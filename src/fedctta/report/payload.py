@@ -44,7 +44,7 @@ def _column(column: Column) -> dict[str, Any]:
     every = dict.fromkeys(name for runs in column.methods.values() for run in runs for name in run.domains)
     met = [name for name in every if any(name in found for found in by_domain.values())]
     dots = np.array([[found.get(name, np.nan) for name in met] for found in by_domain.values()])  # [methods, domains]
-    aside = np.array([step_aside(row, near_dots(dots)) for row in dots.T.tolist()]).T
+    aside = np.array([step_aside(row, near_dots(dots)) for row in dots.T.tolist()]).reshape(dots.T.shape).T
     return {
         "name": column.name,
         "rounds": rounds,

@@ -96,6 +96,11 @@ class Table:
         return "Dice = macro F1" if self.dense else "macro F1"
 
     @property
+    def unlabelled(self) -> bool:
+        """Whether any run had no labels: it is then told by the entropy of its predictions."""
+        return any(cell and not isfinite(cell.mean) for row in self.rows for cell in row.cells)
+
+    @property
     def forgets(self) -> bool:
         """Whether forgetting was measured anywhere."""
         return any(cell and isfinite(cell.forgetting) for row in self.rows for cell in row.cells)
@@ -129,7 +134,7 @@ class Table:
 
     def _measure_grid(self, clean: Any) -> Grid:
         head = ["method", "column", *["mIoU"] * self.dense, "class mean", self.f1_name, "worst client", "ECE"]
-        head += ["forgetting"] * self.forgets
+        head += ["forgetting"] * self.forgets + ["entropy"] * self.unlabelled
         body = [
             [
                 clean(row.label),
@@ -140,6 +145,7 @@ class Table:
                 number(cell.worst_client),
                 number(cell.calibration_error),
                 *(number(value) for value in (cell.forgetting,) if self.forgets),
+                *(number(value) for value in (cell.mean_entropy,) if self.unlabelled),
             ]
             for row in self.rows
             for column, cell in zip(self.columns, row.cells, strict=True)
@@ -232,14 +238,20 @@ def _cell(runs: Sequence[Record], published: float) -> Cell:
         mean_class_accuracy=100 * mean("mean_class_accuracy"),
         macro_f1=100 * mean("macro_f1"),
         worst_client=100 * mean("worst_client"),
-        major=100 * float(np.mean([np.nanmean(run.major_by_client) for run in runs])),
-        minor=100 * float(np.mean([np.nanmean(run.minor_by_client) for run in runs])),
+        major=100 * float(np.mean([_known_mean(run.major_by_client) for run in runs])),
+        minor=100 * float(np.mean([_known_mean(run.minor_by_client) for run in runs])),
         calibration_error=100 * mean("calibration_error"),
         mean_entropy=mean("mean_entropy"),
         absent_classes=mean("absent_classes"),
         miou=100 * mean("miou") if all(run.dense for run in runs) else nan,
         forgetting=100 * mean("forgetting"),
     )
+
+
+def _known_mean(values: Sequence[float]) -> float:
+    """Mean of the values that are known; nan if none is, as in a run without labels."""
+    known = [value for value in values if isfinite(value)]
+    return float(np.mean(known)) if known else nan
 
 
 def _accuracy(cell: Cell | None) -> str:

@@ -19,8 +19,9 @@ class Record:
     """One finished run.
 
     `settings` is what was asked (dataset, model, adapter, aggregator, stream, seed, and so on, with each method's
-    own parameters). The arrays count, for every slot t and client i, the images seen and those predicted
-    right, and name the domain that was active (-1: the client was absent). The arrays by class count, for every
+    own parameters). The arrays count, for every slot t and client i, the labelled images seen and those predicted
+    right, and name the domain that was active (-1: the client was absent). `shown` counts all images that were
+    predicted, where not all have labels (else it is empty). The arrays by class count, for every
     domain, client and class, the images seen, those predicted right, and those predicted to be of that class;
     `calibration` is what `metrics.calibration_error` reads. `collaboration[k]` is the matrix W
     of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds. `retained[k]` are
@@ -49,6 +50,7 @@ class Record:
     peak_memory_mb: float
     retained: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # [C, D]
     retained_rounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [C]
+    shown: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [T, N]
     pictures: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0, 0, 5), np.uint8))  # [D, H, W, 5]
 
     @property
@@ -57,8 +59,18 @@ class Record:
         return bool(self.pictures.size)
 
     @property
+    def images(self) -> NDArray[np.int32]:
+        """Images (pixels of a dense run) predicted in every slot by every client, [T, N]."""
+        return self.shown if self.shown.size else self.seen
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any image had a label: without, there is no accuracy."""
+        return bool(self.seen.any())
+
+    @property
     def accuracy(self) -> float:
-        """Share of all images predicted right."""
+        """Share of all labelled images predicted right; nan if none has a label."""
         return _share(self.correct.sum(), self.seen.sum())
 
     @property
@@ -153,7 +165,8 @@ class Record:
     @property
     def mean_entropy(self) -> float:
         """Mean entropy of the predictions, in nats."""
-        return _share((self.entropy * self.seen).sum(), self.seen.sum())
+        shown = self.images
+        return _share((self.entropy * shown).sum(), shown.sum())
 
     def summary(self) -> dict[str, Any]:
         """Return the run as plain values: the settings, then the numbers (None where nothing was seen)."""
@@ -164,11 +177,12 @@ class Record:
         return {
             **self.settings,
             "rounds": int(self.seen.shape[0]),
-            what: int(self.seen.sum()),
+            what: int(self.images.sum()),
+            **({"labelled_images": int(self.seen.sum())} if self.shown.size else {}),
             **overlap,
-            "accuracy": self.accuracy,
+            "accuracy": _known(self.accuracy),
             **({"accuracy_honest": _known(self.accuracy_honest)} if self.settings.get("lying") else {}),
-            "accuracy_by_domain": self.accuracy_by_domain,
+            "accuracy_by_domain": {name: _known(value) for name, value in self.accuracy_by_domain.items()},
             "accuracy_by_client": [_known(value) for value in self.accuracy_by_client],
             "accuracy_by_slot": [_known(value) for value in self.accuracy_by_slot],
             "mean_class_accuracy": _known(self.mean_class_accuracy),
@@ -206,7 +220,7 @@ class Record:
 
 _ARRAYS = (
     *("seen", "correct", "domain", "class_seen", "class_right", "class_predicted", "calibration", "entropy"),
-    *("collaboration", "collaboration_rounds", "retained", "retained_rounds", "pictures"),
+    *("collaboration", "collaboration_rounds", "retained", "retained_rounds", "shown", "pictures"),
 )
 _NUMBERS = ("same_domain_weight", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
 

@@ -14,24 +14,29 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.core.clients import Client, Lifter, by_loop, choose_lift
 from fedctta.core.network import Network
+from fedctta.data.corrupted import SETS
+from fedctta.data.domains import Domains
 from fedctta.data.masked import AnyDomains, MaskedDomains, with_more_classes
+from fedctta.data.source_images import source_note
 from fedctta.engine.gpu_capacity import clients_that_fit
 from fedctta.engine.lifting import fastest_lift
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
 from fedctta.keys import Lift
 from fedctta.machine import hardware
-from fedctta.models.inputs import to_input
+from fedctta.models.inputs import read_batch
 from fedctta.models.source import Source
 from fedctta.models.try_on import try_on
 from fedctta.registry import parameters_of
 from fedctta.runs.cache import Cache
 from fedctta.runs.datasets import public_images
 from fedctta.runs.guards import describe_guards, guard
+from fedctta.runs.own_data import asks_for_images, refuse_other_inputs
 from fedctta.runs.settings import Experiment
 from fedctta.runs.source_models import choose_model, fit_classes, possible_lift
 from fedctta.sampling import Sampler, samplers
 from fedctta.streams import ABSENT, Schedule, Stream, build, schedules
+from fedctta.streams.dealing import slots_of_all
 from fedctta.uploads.late_uploads import Late
 
 DEFAULT_SLOTS = 50
@@ -84,10 +89,11 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     if isinstance(data, MaskedDomains):
         data = with_more_classes(data, source.card.get("classes", ()))
     network = cache.network(experiment, model, data, device)
-    x = to_input(np.asarray(data.images[data.names[0]][:2]), device)
+    x = read_batch(np.asarray(data.images[data.names[0]][:2]), device)
     data = fit_classes(data, x, try_on(network, x))
     lift = possible_lift(network, x, experiment.lift)
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
+    refuse_other_inputs(stream, methods.adapter, methods.aggregator)
     methods.adapter.check(network, experiment.batch)
     client = methods.adapter.init(network)
     methods.aggregator.check(network, client.own)
@@ -98,6 +104,8 @@ def choose_slots(experiment: Experiment, methods: Methods, data: AnyDomains) -> 
     """Return how many slots a domain lasts: the number asked for, or as many as there are images for."""
     if experiment.slots:
         return experiment.slots
+    if isinstance(data, Domains) and not data.shared:
+        return slots_of_all(data, methods.sampler, methods.count_clients(experiment), experiment.batch)
     return affordable_slots(methods.sampler.share(data.count, methods.count_clients(experiment)), experiment.batch)
 
 
@@ -125,9 +133,8 @@ def choose_stream(experiment: Experiment, methods: Methods, data: AnyDomains) ->
 def choose_lifter(experiment: Experiment, parts: Parts) -> Lifter:
     """Return how clients are lifted in the whole run; on a CPU this may be measured."""
     network, client, stream = parts.network, parts.client, parts.stream
-    height, width, channels = stream.shape
-    shape = (channels, height, width)
-    load = max(1, height * width // LARGE) if stream.data.dense else 1  # how many small images one image counts as
+    shape = stream.input_shape
+    load = max(1, shape[1] * shape[2] // LARGE) if stream.data.dense else 1  # how many small images one counts as
     fit = clients_that_fit(network, client, experiment.batch, shape)
     if parts.lift != "auto" or network.device.type != "cpu" or stream.data.dense:
         return choose_lift(parts.lift, network, client, experiment.batch * load, fit)
@@ -138,12 +145,11 @@ def choose_lifter(experiment: Experiment, parts: Parts) -> Lifter:
 def federate(experiment: Experiment, parts: Parts, lift: Lifter | None = None) -> Federation:
     """Put the parts together, with the protection against liars and for privacy that the experiment asks for."""
     network, stream, lift = parts.network, parts.stream, lift or choose_lifter(experiment, parts)
-    height, width, channels = stream.shape
-    images = partial(public_images, experiment, device=network.device)
+    images = partial(public_images, experiment, stream.data, device=network.device)
     federation = Federation(
         parts.methods.adapter,
         parts.methods.aggregator,
-        Server(network, lift, experiment.seed, (channels, height, width), stream.clients, images),
+        Server(network, lift, experiment.seed, stream.input_shape, stream.clients, images),
         experiment.interval,
         choose_graphs(parts.lift, network.device),
         (Late(experiment.stale, experiment.decay),),
@@ -169,7 +175,12 @@ def choose_graphs(how: Lift, device: torch.device) -> Literal["never", "auto", "
 
 def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
     """Yield what a reader of the results should know."""
-    yield from parts.stream.data.notes
+    stream = parts.stream
+    yield from stream.data.notes
+    if isinstance(stream.data, Domains) and experiment.dataset not in SETS:
+        yield from stream.notes
+    if experiment.source_images is not None and asks_for_images(experiment):
+        yield source_note(experiment.source_images, stream.data)
     yield from parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")
     if experiment.lift == "auto" and parts.lift == "loop":
         yield "clients are run one after another, which is slower: torch's vmap cannot run this model"

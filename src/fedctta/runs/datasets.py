@@ -7,20 +7,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.data.catalogue import load
-from fedctta.data.corrupted import SETS, Domains, check_labels, load_domains
+from fedctta.data.corrupted import SETS, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
-from fedctta.data.dense import DENSE, check_masked, load_dense
+from fedctta.data.dense import DENSE, load_dense
+from fedctta.data.domains import Domains
 from fedctta.data.masked import AnyDomains, MaskedDomains
+from fedctta.data.own import OWN, load_own, take_given
 from fedctta.data.scenes import load as load_scenes
+from fedctta.data.source_images import load_source_images
 from fedctta.errors import UserError, unknown
-from fedctta.models.inputs import to_input
-from fedctta.registry import read_names, refuse_twice
+from fedctta.models.inputs import read_batch, to_input
+from fedctta.registry import read_names
 from fedctta.runs.settings import Experiment
 
 
@@ -33,51 +35,29 @@ def load_data(
     dataset: str, severity: int, domains: str, folder: str | None, layout: str, size: int | None, given: Any = None
 ) -> AnyDomains:
     """Load the data set of that name, or check the one that is `given` as an object."""
-    if isinstance(given, Domains):
-        return check_domains(given)
-    if isinstance(given, MaskedDomains):
-        return check_masked(given)
+    if isinstance(given, Domains | MaskedDomains):
+        return take_given(given, domains, severity=severity, folder=folder, layout=layout, size=size)
+    place = None if folder is None else Path(folder)
+    if dataset in OWN:
+        return load_own(dataset, domains, place, severity=severity, layout=layout, size=size)
     if dataset != "masked" and (layout, size) != ("auto", None):
         raise UserError(f"layout and size are for dataset=masked and have no effect on {dataset}: drop them")
-    place = None if folder is None else Path(folder)
     if dataset in DENSE:
         return load_dense(dataset, domains, place, severity=severity, layout=layout, size=size)
     if dataset not in SETS:
-        raise unknown("data set to run on", dataset, {**SETS, **DENSE})
+        raise unknown("data set to run on", dataset, {**SETS, **DENSE, **OWN})
     named = {"benchmark": BENCHMARK, "extra": EXTRA, "all": NAMES}
     names = named.get(domains) or read_names(domains, "domains")
     return load_domains(dataset, severity, names=names, folder=place)
 
 
-def check_domains(data: Domains) -> Domains:
-    """Refuse images that are not uint8 [n, H, W, 3] in every domain, with one label each, of the known classes."""
-    refuse_twice(data.names, "Domains.names")
-    for name in data.names:
-        images = data.images.get(name)
-        if images is None:
-            raise UserError(f"domain {name!r} has no images: give Domains.images an array for every name")
-        if images.dtype != np.uint8:
-            kind = "hold NaN" if _has_nan(images) else f"are {images.dtype}"
-            raise UserError(f"images of domain {name!r} {kind}: give uint8 values from 0 to 255")
-        if images.ndim != 4 or images.shape[-1] != 3 or len(images) != len(data.labels):
-            raise UserError(
-                f"images of domain {name!r} have shape {images.shape}: give [{len(data.labels)}, height, width, 3]"
-            )
-    if len({data.images[name].shape for name in data.names}) != 1:
-        raise UserError("domains have images of different sizes: give all domains the same shape")
-    check_labels(data.labels, data.classes, "Domains.labels")
-    return data
-
-
-def _has_nan(images: NDArray[Any]) -> bool:
-    return bool(np.issubdtype(images.dtype, np.floating) and np.isnan(images).any())
-
-
-def public_images(experiment: Experiment, count: int, device: torch.device) -> Tensor:
-    """Return the first clean test images, as a probe that all clients know."""
+def public_images(experiment: Experiment, data: AnyDomains, count: int, device: torch.device) -> Tensor:
+    """Return images that all clients know: those that the experiment names, or the first clean test images."""
+    if experiment.source_images is not None:
+        return read_batch(load_source_images(experiment.source_images, data, count, experiment.seed), device)
     if experiment.dataset == "scenes":
         return to_input(np.asarray(load_scenes("test").images[:count]), device)
-    if experiment.dataset in DENSE:
+    if experiment.dataset not in SETS:
         raise _no_images(experiment)
     name = experiment.dataset.removesuffix("-c")
     folder = None if experiment.folder is None else Path(experiment.folder)
@@ -94,5 +74,5 @@ def _no_images(experiment: Experiment) -> UserError:
         remedy = aggregators.classes()[name].without_images
     return UserError(
         f"dataset={experiment.dataset} has no images that all know, which {kind} {name} asks for: use"
-        f"{f' {name}.{remedy} or' if remedy else ''} another {kind}"
+        f"{f' {name}.{remedy},' if remedy else ''} source_images=PATH, or another {kind}"
     )

@@ -16,7 +16,8 @@ import fedctta
 from fedctta import report
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, aggregators
-from fedctta.data.corrupted import Domains
+from fedctta.data.converters import from_datasets, is_dataset
+from fedctta.data.domains import Domains
 from fedctta.data.masked import MaskedDomains
 from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
@@ -25,6 +26,7 @@ from fedctta.results.records import Record, to_json
 from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
 from fedctta.runs.output_folder import claim_folder
+from fedctta.runs.own_data import refuse_idle_source_images
 from fedctta.runs.progress import RoundBar
 from fedctta.runs.settings import Experiment, expand, load_preset
 from fedctta.runs.trial import check, run_one
@@ -85,15 +87,17 @@ def run(
     """Play every combination of the given values and return the results.
 
     Values are those of `Experiment`; a list is a sweep. Methods are named or given as objects
-    (`aggregator=FedCTTA(ema=0.9)`); `model` may be any `nn.Module` with its weights, `dataset` your own
-    `Domains`. Parameters of methods are dotted: `run(**{"fedctta.temperature": [0.5, 1]})`; they replace those of an
-    object given with them, and an object's parameters replace a preset's. With `out`, finished runs are kept there and
-    `resume=True` continues where an interrupted call stopped; `jobs` runs are then played at once.
+    (`aggregator=FedCTTA(ema=0.9)`); `model` may be any `nn.Module` with its weights, `dataset` your own `Domains`, or
+    a dictionary of torch or Hugging Face data sets by domain. Parameters of methods are dotted:
+    `run(**{"fedctta.temperature": [0.5, 1]})`; they replace those of an object given with them, and an object's
+    parameters replace a preset's. With `out`, finished runs are kept there and `resume=True` continues where an
+    interrupted call stopped; `jobs` runs are then played at once.
     """
     console = console or Console(stderr=True, quiet=not progress)
     chosen = load_preset(preset) if preset else None
     values, objects = _name_objects(values)
     experiments = expand({**(chosen.values if chosen else {}), **values})
+    refuse_idle_source_images(experiments)
     folder = None if out is None else Path(out)
     if folder is not None:
         require_writable(folder / "runs")
@@ -169,8 +173,22 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
                     registry.register(type(option))
                 its = {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
                 plain = its | plain  # a dotted key replaces the object's value
+    if "dataset" in plain:
+        plain["dataset"] = _data(plain["dataset"])
     for key, kinds in (("model", (nn.Module,)), ("dataset", (Domains, MaskedDomains))):
         if isinstance(plain.get(key), kinds):
             objects[key] = plain[key]
             plain[key] = type(plain[key]).__name__.lower()
     return plain, objects
+
+
+def _data(given: Any) -> Any:
+    """Return names of data sets and `Domains` as they are, and data sets of other libraries as `Domains`."""
+    names = given if isinstance(given, (list, tuple)) else [given]
+    if all(isinstance(name, str) for name in names) or isinstance(given, (Domains, MaskedDomains)):
+        return given
+    if is_dataset(given):
+        return from_datasets(given)
+    raise UserError(
+        f"dataset is a {type(given).__name__}: give a name, names, one Domains, or a dictionary of data sets by domain"
+    )

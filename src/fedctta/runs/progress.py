@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from time import perf_counter
 
 from rich.console import Console
@@ -55,7 +56,8 @@ class _Watcher:
         self._looked = now
         accuracy = tally.accuracy(t + 1)
         images = int(tally.seen()[self._first : t + 1].sum())
-        news = f"accuracy {100 * accuracy:.2f} %  {images / (now - self._began):,.0f} images/s"
+        right = "" if isnan(accuracy) else f"accuracy {100 * accuracy:.2f} %  "
+        news = f"{right}{images / (now - self._began):,.0f} images/s"
         self._bar.update(self._task, completed=t + 1, news=news)
         if done:
             self._bar.remove_task(self._task)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedctta.core.network import Network
-from fedctta.data.masked import AnyDomains, MaskedDomains, numbered, with_more_classes
+from fedctta.data.domains import numbered
+from fedctta.data.masked import AnyDomains, with_more_classes
 from fedctta.errors import UserError
 from fedctta.keys import Lift
-from fedctta.models import ARCHITECTURES, build, model_for
+from fedctta.models import ARCHITECTURES, USUAL, build, model_for
 from fedctta.models.source import Source
 from fedctta.models.zoo import find_weights, load_model, load_weights
 from fedctta.registry import import_object
@@ -24,6 +25,8 @@ RANDOM = "random"  # the weights of a model that is not trained
 
 def choose_model(experiment: Experiment, data: AnyDomains) -> str:
     """Return the name of the model: the data's usual one for "auto"; refuse one that predicts something else."""
+    if experiment.model == "auto" and not data.dense and experiment.dataset.removesuffix("-c") not in USUAL:
+        raise UserError("data of your own have no usual model: add model=package.module:function of your own")
     known = ARCHITECTURES.get(experiment.model)
     if known is not None and known.dense != data.dense:
         what = "a class for every pixel" if data.dense else "one class an image"
@@ -100,7 +103,7 @@ def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
             f"the model does not predict every pixel of images of {height}x{width} pixels: choose one that does, as"
             " unet"
         )
-    if isinstance(data, MaskedDomains) and logits.ndim == 2:
+    if logits.ndim == 2:
         data = with_more_classes(data, numbered(logits.shape[1]))
     classes = len(data.classes)
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):

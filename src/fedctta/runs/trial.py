@@ -13,7 +13,7 @@ import numpy as np
 
 import fedctta
 from fedctta.core.model_code import hash_code
-from fedctta.data.masked import MaskedDomains
+from fedctta.data.domains import Domains
 from fedctta.engine.retention import Retention
 from fedctta.engine.rounds import Federation
 from fedctta.engine.simulation import simulate
@@ -24,6 +24,7 @@ from fedctta.registry import defaults, import_object, parameters_of
 from fedctta.results.records import Record
 from fedctta.runs.build import Parts, check_parts, choose_parts, describe, federate
 from fedctta.runs.cache import Cache
+from fedctta.runs.own_data import hash_source_images
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
 
@@ -121,7 +122,8 @@ def _identity(experiment: Experiment, parts: Parts, cache: Cache) -> str:
     digest = hashlib.sha256(f"{fedctta.__version__} {experiment.fingerprint}".encode())
     stream, network = parts.stream, parts.network
     data = stream.data
-    labels = data.labels.values() if isinstance(data, MaskedDomains) else (data.labels,)
+    shared = isinstance(data, Domains) and data.shared
+    labels = [data.labels_of(name) for name in (data.names[:1] if shared else data.names)]
     for array in (stream.domain, stream.samples, *labels):
         digest.update(np.ascontiguousarray(array).data)
     digest.update(cache.hash_images(data))
@@ -130,6 +132,7 @@ def _identity(experiment: Experiment, parts: Parts, cache: Cache) -> str:
         digest.update(tensor.cpu().contiguous().numpy().data)
     for path in parts.methods.adapter.reads(network):
         digest.update(path.read_bytes())
+    digest.update(hash_source_images(experiment))
     return digest.hexdigest()[:12]
 
 
@@ -143,7 +146,7 @@ def _record(
     record = Record(
         settings=settings,
         domains=stream.data.names,
-        seen=tally.seen(),
+        seen=tally.labelled(),
         correct=tally.correct.cpu().numpy(),
         domain=stream.domain,
         class_seen=stream.class_counts(),
@@ -158,6 +161,7 @@ def _record(
         bytes_down=int(tally.bytes[1]),
         seconds=float(tally.seconds),
         peak_memory_mb=peak,
+        shown=np.zeros((0, 0), np.int32) if stream.data.dense or not tally.partial else tally.seen(),
     )
     if retention is not None:
         record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)

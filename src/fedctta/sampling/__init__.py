@@ -1,11 +1,13 @@
 """Which test images every client sees. One way per file.
 
-A sampler deals images to clients by their labels; a client sees the same images in the same order in every domain, as
-in the papers. Labels decide what is shown, as nature does; no method ever sees them.
+A sampler deals images to clients by their labels. Where all domains hold the same images, a client sees the same ones
+in the same order in every domain, as in the papers (`deal`); where they hold images of their own, each domain is dealt
+by itself (`deal_domains`). Labels decide what is shown, as nature does; no method ever sees them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -30,6 +32,17 @@ class Sampler:
     def deal(self, labels: Indices, clients: int, need: int, rng: np.random.Generator) -> Indices:
         """Return the indices [clients, need] of the images each client sees, in the order it sees them."""
         raise TypeError(f"{type(self).__name__} must define deal")
+
+    def largest_share(self, images: int, clients: int) -> int:
+        """Return how many images of a domain of its own the client with most of them sees."""
+        return self.share(images, clients)
+
+    def deal_domains(
+        self, labels: Sequence[Indices], classes: int, clients: int, most: int, rng: np.random.Generator
+    ) -> list[list[Indices]]:
+        """Return, for each domain and client, the indices of the images it sees: all of its share, at most `most`."""
+        needs = [min(most, self.share(len(each), clients)) for each in labels]
+        return [list(self.deal(each, clients, need, rng)) for each, need in zip(labels, needs, strict=True)]
 
 
 def in_bursts(dealt: Indices, labels: Indices, rng: np.random.Generator) -> Indices:

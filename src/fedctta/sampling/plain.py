@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,17 @@ class Disjoint(Sampler):
                 " clients or slots, a smaller batch, or samples=overlap"
             )
         return rng.permutation(len(labels))[: clients * need].reshape(clients, need)
+
+    def largest_share(self, images: int, clients: int) -> int:
+        """Return an equal part, rounded up."""
+        return -(-images // clients)
+
+    def deal_domains(
+        self, labels: Sequence[Indices], classes: int, clients: int, most: int, rng: np.random.Generator
+    ) -> list[list[Indices]]:
+        """Shuffle every domain and cut it into parts that differ by one image at most."""
+        shuffled = [rng.permutation(len(each)) for each in labels]
+        return [[part[:most] for part in np.array_split(each, clients)] for each in shuffled]
 
 
 @dataclass(frozen=True)

@@ -7,29 +7,33 @@ read one slot at a time. Labels and domains leave a stream for the metrics only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedctta.data.domains import UNLABELLED, Domains
 from fedctta.data.masked import AnyDomains, MaskedDomains, evened
 from fedctta.errors import UserError
 from fedctta.keys import Order
 from fedctta.registry import Registry
 from fedctta.sampling import Sampler, in_bursts
 from fedctta.sampling.plain import Disjoint
+from fedctta.streams.dealing import ABSENT as ABSENT
+from fedctta.streams.dealing import deal_domains, describe, shorten
 
-ABSENT = -1
 PICTURE = 192
 
 
 class Slot(NamedTuple):
-    """One time step: images[A, B, H, W, 3] (uint8) and labels[A, B] of the A active clients, domain[N] (-1: absent).
+    """One time step: images[A, B, ...] as stored and labels[A, B] of the A active clients, domain[N] (-1: absent).
 
-    Dense data have labels[A, B H W], one per pixel, and 255 for pixels that are not counted.
+    Images that are not counted have the label `UNLABELLED`. Dense data have labels[A, B H W], one per pixel, and 255
+    for pixels that are not counted.
     """
 
-    images: NDArray[np.uint8]
+    images: NDArray[Any]
     labels: NDArray[Any]
     domain: NDArray[np.int32]
 
@@ -50,13 +54,18 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Stream:
-    """A schedule with its images: `domain[T, N]` and `samples[N, S, B]`, the k-th batch of a client in any domain."""
+    """A schedule with its images: `domain[T, N]`, and `samples` with the k-th batch of a client in a domain.
+
+    `samples` are [N, S, B], the same in any domain, or, where domains have images of their own, [D, N, S, B].
+    """
 
     data: AnyDomains
     domain: NDArray[np.int32]
     samples: NDArray[np.int64]
     visit: NDArray[np.int32]  # [T, N]: how often the client has met this domain before
     delay: NDArray[np.int64] | None = None  # [T, N]: by how many rounds an upload is late; None: none ever is
+    counted: NDArray[np.bool_] | None = None  # like samples: False for images shown again; None: all are counted
+    notes: tuple[str, ...] = ()  # what of the data is not shown, or shown again
 
     def __len__(self) -> int:
         return len(self.domain)
@@ -71,17 +80,47 @@ class Stream:
         """Height, width and channels of an image."""
         return next(iter(self.data.images.values())).shape[1:]
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of what the model reads of an image: channels first if it is a picture, else as stored."""
+        return (self.shape[-1], *self.shape[:-1]) if self.data.pictures else self.shape
+
+    @property
+    def batch(self) -> int:
+        """Images per client and slot B."""
+        return int(self.samples.shape[-1])
+
+    @property
+    def all_labelled(self) -> bool:
+        """Whether every image that is shown has a label and counts."""
+        data = self.data
+        return self.counted is None and not (
+            isinstance(data, Domains) and not all(data.labelled(name) for name in data.names)
+        )
+
+    def place(self, domain: NDArray[Any], client: NDArray[Any], visit: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Return the index into `samples` and `counted` of clients' batches at their visits to domains."""
+        return (client, visit) if self.samples.ndim == 3 else (domain, client, visit)
+
+    def truth(self, domain: NDArray[Any], client: NDArray[Any], visit: NDArray[Any]) -> NDArray[Any]:
+        """Return the labels[A, B] of clients' batches (of dense data, their masks); for metrics only."""
+        place = self.place(domain, client, visit)
+        samples = self.samples[place]
+        like = self.data.labels_of(self.data.names[0])
+        labels = np.empty((*samples.shape, *like.shape[1:]), like.dtype)
+        for k in np.unique(domain):
+            labels[domain == k] = self.data.labels_of(self.data.names[k])[samples[domain == k]]
+        return labels if self.counted is None else np.where(self.counted[place], labels, UNLABELLED)
+
     def slot(self, t: int) -> Slot:
         """Read one slot."""
         active = np.flatnonzero(self.domain[t] != ABSENT)
-        samples = self.samples[active, self.visit[t, active]]
-        images = np.empty((*samples.shape, *self.shape), np.uint8)
-        like = self.data.labels_of(self.data.names[0])
-        labels = np.empty((*samples.shape, *like.shape[1:]), like.dtype)
-        for k in np.unique(self.domain[t, active]):
-            here = self.domain[t, active] == k
-            images[here] = self.data.images[self.data.names[k]][samples[here]]
-            labels[here] = self.data.labels_of(self.data.names[k])[samples[here]]
+        domain, visit = self.domain[t, active], self.visit[t, active]
+        samples = self.samples[self.place(domain, active, visit)]
+        images = np.empty((*samples.shape, *self.shape), self.data.images[self.data.names[0]].dtype)
+        for k in np.unique(domain):
+            images[domain == k] = self.data.images[self.data.names[k]][samples[domain == k]]
+        labels = self.truth(domain, active, visit)
         return Slot(images, labels.reshape(len(active), np.prod(labels.shape[1:], dtype=int)), self.domain[t])
 
     def joined(self, t: int) -> NDArray[np.bool_]:
@@ -99,8 +138,10 @@ class Stream:
         counts = np.zeros((len(self.data.names), self.clients, len(self.data.classes)), np.int32)
         for domain, visit in zip(self.domain, self.visit, strict=True):
             client = np.flatnonzero(domain != ABSENT)
-            labels = self.data.labels[self.samples[client, visit[client]]]
-            np.add.at(counts, (domain[client][:, None], client[:, None], labels), 1)
+            labels = self.truth(domain[client], client, visit[client])
+            known = labels != UNLABELLED
+            where = np.broadcast_arrays(domain[client][:, None], client[:, None], labels)
+            np.add.at(counts, tuple(each[known] for each in where), 1)
         return counts
 
     def _pixel_counts(self, data: MaskedDomains) -> NDArray[np.int64]:
@@ -165,8 +206,9 @@ def build(
 
     The sampler (by default `disjoint`) deals images to clients; a client sees the same images in the same order in
     every domain, as in the papers. With `order="bursts"` its classes arrive one after another. A share `stragglers` of
-    all uploads comes late, by 1 to `delay` rounds. Dense data whose domains differ in size are made even (see
-    `data.masked.evened`).
+    all uploads comes late, by 1 to `delay` rounds. Domains with images of their own are dealt one by one and last as
+    long as they have images, `slots` at most (see `streams.dealing`). Dense data whose domains differ in size are made
+    even (see `data.masked.evened`).
     """
     sampler = sampler or Disjoint()
     if isinstance(data, MaskedDomains):
@@ -184,13 +226,22 @@ def build(
         raise UserError(f"stream {schedule.name} shows no client any domain: give at least one client one visit")
     visit = _visits(domain, len(data.names))
     rng = np.random.default_rng((seed, 17))
+    late = partial(late_uploads, share=stragglers, most=delay, seed=seed)
+    if isinstance(data, Domains) and not data.shared:
+        dealt = deal_domains(data, sampler, clients, int(visit.max()) + 1, batch, order, rng)
+        domain = shorten(domain, visit, dealt.lasts)
+        visit = _visits(domain, len(data.names))
+        notes = describe(data.names, data.sizes, dealt, domain, visit)
+        return Stream(data, domain, dealt.samples, visit, late(domain.shape), dealt.counted, notes)
     need = int(visit.max() + 1) * batch
-    labels = np.zeros(data.count, np.int64) if isinstance(data, MaskedDomains) else data.labels
+    labels = np.zeros(data.count, np.int64) if isinstance(data, MaskedDomains) else data.labels_of(data.names[0])
     chosen = sampler.deal(labels, clients, need, rng)
     if order == "bursts":
         chosen = in_bursts(chosen, labels, rng)
-    late = late_uploads(domain.shape, stragglers, delay, seed)
-    return Stream(data, domain, chosen.reshape(clients, -1, batch).astype(np.int64), visit, late)
+    unseen = int((np.bincount(chosen.ravel(), minlength=data.count) == 0).sum())
+    notes = (f"images not shown: {unseen:,} of the {data.count:,} of every domain",) if unseen else ()
+    samples = chosen.reshape(clients, -1, batch).astype(np.int64)
+    return Stream(data, domain, samples, visit, late(domain.shape), notes=notes)
 
 
 def late_uploads(shape: tuple[int, ...], share: float, most: int, seed: int) -> NDArray[np.int64] | None:

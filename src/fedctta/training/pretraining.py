@@ -12,7 +12,8 @@ from torch import nn
 
 from fedctta.data.cache import Images
 from fedctta.data.catalogue import load
-from fedctta.data.corrupted import Domains, load_domains
+from fedctta.data.corrupted import load_domains
+from fedctta.data.domains import Domains
 from fedctta.files import require_writable
 from fedctta.models import build
 from fedctta.models.zoo import save_weights
@@ -71,7 +72,9 @@ def _train(module: nn.Module, images: Images, plan: Plan, on_progress: OnProgres
 def _judge(module: nn.Module, plan: Plan, test: Images, domains: Domains) -> dict[str, Any]:
     """Return the card: how the model was trained, and how good it is on clean and corrupted images."""
     clean = evaluate(module, test.images, test.labels, plan.device)
-    corrupted = {name: evaluate(module, domains.images[name], domains.labels, plan.device) for name in domains.names}
+    corrupted = {
+        name: evaluate(module, domains.images[name], domains.labels_of(name), plan.device) for name in domains.names
+    }
     more: dict[str, Any] = {"precision": plan.precision, "severity": SEVERITY, "notes": list(domains.notes)}
     if plan.federation is not None:
         skew = "inf" if plan.federation.skew == math.inf else plan.federation.skew  # JSON has no infinity

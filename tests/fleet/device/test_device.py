@@ -122,7 +122,7 @@ def test_images_and_names_that_do_not_fit_the_model_are_told(tmp_path, tiny_netw
 
     flat = Network(head)
     (tmp_path / "a").mkdir()
-    with pytest.raises(UserError, match="cannot take images of 8x8 pixels"):
+    with pytest.raises(UserError, match="cannot take images of 3x8x8"):
         make_device(tmp_path / "a", Equipment(flat, NoAdaptation(), (), lambda: flat)).walk(batches(1), Stop())
     (tmp_path / "b").mkdir()
     four = Equipment(tiny_network, BatchStatistics(), tuple("abcd"), lambda: tiny_network)

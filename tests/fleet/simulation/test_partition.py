@@ -14,7 +14,8 @@ from fedctta.fleet.simulation.grid import InProcessGrid
 from fedctta.fleet.simulation.partition import LOGITS, PARCEL, answer
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.models.inputs import to_input
-from fedctta.runs.build import Builder
+from fedctta.runs.build import choose_parts
+from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
 
 WORDS = {"dataset": "shapes-c", "clients": 3, "slots": 1, "batch": 5, "domains": "fog+contrast", "niid.clusters": 2}
@@ -36,7 +37,7 @@ def ask():
         logits = [array.numpy() for array in reply.content.array_records.get(LOGITS, {}).values()]
         return unpack(reply.content.array_records[PARCEL][PARCEL].numpy(), 1 << 30), logits
 
-    ask.parts = Builder({}).build(experiment, torch.device("cpu"))[:2]
+    ask.parts = choose_parts(experiment, torch.device("cpu"), Cache())
     return ask
 
 
@@ -45,9 +46,9 @@ def own(reply):
 
 
 def test_it_adapts_then_predicts_with_what_it_is_sent(ask):
-    (federation, stream), (first, nothing) = ask.parts, ask(0)
-    network, adapter = federation.network, federation.adapter
-    x = to_input(stream.slot(0).images[NUMBER], "cpu")
+    parts, (first, nothing) = ask.parts, ask(0)
+    network, adapter = parts.network, parts.methods.adapter
+    x = to_input(parts.stream.slot(0).images[NUMBER], "cpu")
     adapted = adapter.adapt(network, adapter.init(network), x)
     assert nothing == []
     assert own(first).keys() == {f"own.{name}" for name in adapted.own}

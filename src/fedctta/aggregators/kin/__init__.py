@@ -53,6 +53,7 @@ class Kin(Aggregator):
     """Find out from the look of batches which clients share a domain, and remember every domain's statistics."""
 
     name: ClassVar[str] = "kin"
+    pictures: ClassVar[bool] = True
     title: ClassVar[str] = "Kin"
     domains: int = 32
     hazard: float = 0.1

@@ -92,8 +92,12 @@ def check(experiment: Experiment, stream: Stream, objects: bool) -> None:
             raise UserError(f"{key} is not there with engine=flower: drop it, or use engine=fedctta")
     if objects:
         raise UserError("engine=flower takes model and data by name, not as objects: drop it, or give names")
-    if (stream.domain == ABSENT).any() or stream.data.dense or stream.shape[0] != stream.shape[1]:
-        raise UserError("engine=flower wants clients that are always there, and square images with one class each")
+    data, shape = stream.data, stream.shape
+    square = data.pictures and shape[0] == shape[1] and shape[2] == 3
+    if (stream.domain == ABSENT).any() or data.dense or not square or not stream.all_labelled:
+        raise UserError(
+            "engine=flower wants clients that are always there, and square colour images with one class each"
+        )
 
 
 def run_on_ray(server: ServerApp, client: ClientApp, nodes: int) -> None:

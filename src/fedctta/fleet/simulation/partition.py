@@ -20,7 +20,7 @@ from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.transport.framing import LIMIT
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
-from fedctta.models.inputs import to_input
+from fedctta.models.inputs import read_batch
 from fedctta.runs.build import Parts, choose_parts
 from fedctta.runs.cache import Cache
 from fedctta.runs.datasets import public_images
@@ -87,13 +87,13 @@ def _step(
 
 
 def _batch(stream: Stream, t: int, number: int) -> Tensor:
-    return to_input(stream.slot(t).images[number], "cpu")
+    return read_batch(stream.slot(t).images[number], "cpu")
 
 
 def _recall(experiment: Experiment, parts: Parts, number: int, context: Context) -> tuple[Client, int]:
     """Return the client, and how many batches it has adapted to."""
     if CLIENT not in context.state:
-        images = partial(public_images, experiment, device=parts.device)
+        images = partial(public_images, experiment, parts.stream.data, device=parts.device)
         adapter, batch, seed = parts.methods.adapter, experiment.batch, experiment.seed
         return first_client(parts.network, adapter, images, batch, seed, number), 0
     kept = unpack(context.state.array_records[CLIENT][CLIENT].numpy(), 1 << 40)

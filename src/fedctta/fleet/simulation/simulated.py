@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedctta.data.domains import UNLABELLED
 from fedctta.errors import UserError
 from fedctta.fleet.device.sources import Batch
 from fedctta.runs.build import choose_methods, choose_stream
@@ -51,10 +52,12 @@ def one_client(words: str, batch: int, done: int) -> Iterator[Batch]:
 
 def _walk(stream: Stream, client: int, done: int) -> Iterator[Batch]:
     slots = np.flatnonzero(stream.domain[:, client] != ABSENT)
-    size = stream.samples.shape[-1]
+    size = stream.batch
     for t in slots[done // size :]:
         slot = stream.slot(int(t))
         row = int((slot.domain[:client] != ABSENT).sum())
         over = done % size if t == slots[min(done // size, len(slots) - 1)] else 0
         names = tuple(f"{t}/{k}" for k in range(over, size))
-        yield Batch(slot.images[row, over:], names, tuple(map(int, slot.labels[row, over:])))
+        labels = slot.labels[row, over:]
+        known = None if (labels == UNLABELLED).any() else tuple(map(int, labels))
+        yield Batch(slot.images[row, over:], names, known)
