@@ -11,10 +11,12 @@ from torch import Tensor
 from fedctta.core.network import Network
 from fedctta.data.catalogue import CORRUPTED
 from fedctta.data.dense import DENSE
+from fedctta.data.domains import UNLABELLED
 from fedctta.data.masked import MaskedDomains
+from fedctta.data.own import OWN
 from fedctta.errors import UserError
 from fedctta.machine import choose_device
-from fedctta.models.inputs import to_input
+from fedctta.models.inputs import read_batch
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import parse_single, single
 from fedctta.runs.source_models import choose_model
@@ -34,8 +36,10 @@ def load_sample(words: Sequence[str], count: int) -> tuple[Network, Tensor, Tens
     for name in data.names:
         chosen = np.linspace(0, len(data.images[name]) - 1, min(each, len(data.images[name]))).astype(int)
         images.append(np.asarray(data.images[name])[chosen])
-        labels.append(np.asarray(data.labels)[chosen])
-    return network, to_input(np.concatenate(images)[:count], device), torch.tensor(np.concatenate(labels)[:count])
+        labels.append(data.labels_of(name)[chosen])
+    found = torch.tensor(np.concatenate(labels)[:count])
+    x = read_batch(np.concatenate(images)[:count], device)
+    return network, x, None if (found == UNLABELLED).any() else found
 
 
 def read_data_word(words: Sequence[str]) -> list[str]:
@@ -49,7 +53,7 @@ def read_data_word(words: Sequence[str]) -> list[str]:
         key, _, value = word.partition("=")
         if key != "data":
             found.append(word)
-        elif value in CORRUPTED or value in DENSE:
+        elif value in CORRUPTED | DENSE | OWN:
             found.append(f"dataset={value}")
         else:
             found.extend(["dataset=folders", f"folder={value}"])
