@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedctta.errors import UserError
-from fedctta.machine import arithmetic, choose_device, exact, peak_memory_mb, reset_peak_memory
+from fedctta.machine import arithmetic, choose_device, exact, peak_memory_mb, reset_peak_memory, total_memory
 
 CPU = torch.device("cpu")
 
@@ -107,3 +107,7 @@ def test_on_a_gpu_the_peak_is_what_torch_allocated():
     assert peak_memory_mb(gpu) - before == pytest.approx(32, abs=1)
     reset_peak_memory(gpu)
     assert peak_memory_mb(gpu) == pytest.approx(before, abs=1)
+
+
+def test_memory_is_at_least_what_this_process_has_taken():
+    assert total_memory(torch.device("cpu")) > 1e6 * peak_memory_mb(torch.device("cpu")) > 0

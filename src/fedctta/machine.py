@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -69,6 +70,13 @@ def enough_memory() -> Iterator[None]:
     except torch.OutOfMemoryError:
         advice = "use lift=loop, a smaller batch, fewer clients, or device=cpu"
         raise UserError(f"the GPU ran out of memory: {advice}") from None
+
+
+def total_memory(device: torch.device) -> int:
+    """Return the bytes of memory that a device has, free or not."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def reset_peak_memory(device: torch.device) -> None:

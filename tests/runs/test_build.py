@@ -23,6 +23,7 @@ from fedctta.runs.build import (
     choose_stream,
     describe,
     federate,
+    refuse_large_rounds,
 )
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
@@ -147,3 +148,13 @@ def test_graphs_are_for_gpus():
     assert choose_graphs("auto", CPU) == "never"
     with pytest.raises(UserError, match="lift=graph needs a CUDA GPU"):
         choose_graphs("graph", CPU)
+
+
+def test_rounds_that_cannot_fit_into_memory_are_refused_before_anything_is_laid_out():
+    refuse_large_rounds(10, 10, 100, 10_000)
+    with pytest.raises(UserError, match=r"one round has 100,000,000 images, which take 1,229 GB of \d+ GB"):
+        check_parts(
+            single({"dataset": "shapes-c", "clients": 100_000, "samples": "overlap", "slots": 1, "batch": 1000}),
+            torch.device("cpu"),
+            Cache(),
+        )

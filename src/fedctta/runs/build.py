@@ -23,7 +23,7 @@ from fedctta.engine.lifting import fastest_lift
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
 from fedctta.keys import Lift
-from fedctta.machine import hardware
+from fedctta.machine import hardware, total_memory
 from fedctta.models.inputs import read_batch
 from fedctta.models.source import Source
 from fedctta.models.try_on import try_on
@@ -92,12 +92,22 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     x = read_batch(np.asarray(data.images[data.names[0]][:2]), device)
     data = fit_classes(data, x, try_on(network, x))
     lift = possible_lift(network, x, experiment.lift)
+    refuse_large_rounds(methods.count_clients(experiment), experiment.batch, x[0].nbytes, total_memory(device))
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
     refuse_other_inputs(stream, methods.adapter, methods.aggregator)
     methods.adapter.check(network, experiment.batch)
     client = methods.adapter.init(network)
     methods.aggregator.check(network, client.own)
     return Parts(methods, network, client, stream, slots, model, source, device, lift)
+
+
+def refuse_large_rounds(clients: int, batch: int, each: int, memory: int) -> None:
+    """Refuse rounds whose images alone, `each` bytes large, take more than the memory that there is."""
+    if clients * batch * each > memory:
+        raise UserError(
+            f"one round has {clients * batch:,} images, which take {clients * batch * each / 1e9:,.0f} GB of"
+            f" {memory / 1e9:,.0f} GB of memory: use fewer clients or a smaller batch"
+        )
 
 
 def choose_slots(experiment: Experiment, methods: Methods, data: AnyDomains) -> int:
