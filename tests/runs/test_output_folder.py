@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from fedctta.errors import UserError
-from fedctta.runs.output_folder import claim_folder, find_free_folder, read_names
+from fedctta.runs.output_folder import claim_folder as claiming
+from fedctta.runs.output_folder import find_free_folder, read_names
 from fedctta.runs.settings import single
+
+
+def claim_folder(folder, experiments, resume):
+    """Claim a folder, with nothing going wrong."""
+    with claiming(folder, experiments, resume):
+        pass
+
 
 ONE, TWO, THREE = (single({"dataset": "shapes-c", "seed": seed}) for seed in (0, 1, 2))
 
@@ -55,3 +63,19 @@ def test_a_free_folder_is_found(tmp_path):
     assert second == tmp_path / "shapes-c-2"
     claim_folder(second, [TWO], resume=False)
     assert find_free_folder(wished, [THREE]) == tmp_path / "shapes-c-3"
+
+
+def test_a_refusal_leaves_nothing_and_keeps_what_was_there(tmp_path):
+    def refuse(folder):
+        with claiming(folder, [ONE], resume=False):
+            (folder / "runs").mkdir(exist_ok=True)
+            raise UserError("no")
+
+    with pytest.raises(UserError, match="no"):
+        refuse(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "old" / "runs").mkdir(parents=True)
+    (tmp_path / "old" / "runs" / "a.record").touch()
+    with pytest.raises(UserError, match="no"):
+        refuse(tmp_path / "old")
+    assert len(read_names(tmp_path / "old")) == 1

@@ -106,16 +106,15 @@ def run(
     if len(experiments) > 1:
         for experiment in experiments:
             check(experiment, cache)
-    if folder is not None:
-        claim_folder(folder, experiments, resume)
-    if jobs != 1:
-        _play_at_once(experiments, cache, folder, jobs, resume, console)
-        resume = True
-    with RoundBar(console, progress) as bar:
-        for k, experiment in enumerate(experiments):
-            label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
-            watch = partial(bar.watch, f"{label} seed {experiment.seed}")
-            records.append(run_one(experiment, cache, folder, resume, watch))
+    with claim_folder(folder, experiments, resume):
+        if jobs != 1:
+            _play_at_once(experiments, cache, folder, jobs, resume, console)
+            resume = True
+        with RoundBar(console, progress) as bar:
+            for k, experiment in enumerate(experiments):
+                label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
+                watch = partial(bar.watch, f"{label} seed {experiment.seed}")
+                records.append(run_one(experiment, cache, folder, resume, watch))
     found = Result(tuple(records))
     return found if chosen is None else Result(found.records, chosen.title, chosen.published)
 

@@ -7,7 +7,8 @@ experiments again, or is new. With it, a folder takes more experiments, if at le
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedctta.errors import UserError
@@ -17,8 +18,25 @@ from fedctta.runs.settings import Experiment
 FILE = "experiments.json"
 
 
-def claim_folder(folder: Path, experiments: Sequence[Experiment], resume: bool) -> None:
-    """Refuse a folder that holds other runs; write down those that it will hold."""
+@contextmanager
+def claim_folder(folder: Path | None, experiments: Sequence[Experiment], resume: bool) -> Iterator[None]:
+    """Refuse a folder that holds other runs; write down those that it will hold, unless nothing comes of them."""
+    if folder is None:
+        yield
+        return
+    _claim(folder, experiments, resume)
+    try:
+        yield
+    except UserError:
+        if not any((folder / "runs").glob("*")):
+            (folder / FILE).unlink(missing_ok=True)
+            for empty in (folder / "runs", folder):
+                with suppress(OSError):
+                    empty.rmdir()
+        raise
+
+
+def _claim(folder: Path, experiments: Sequence[Experiment], resume: bool) -> None:
     there, wanted = read_names(folder), {each.fingerprint: name_of(each) for each in experiments}
     other = [name for fingerprint, name in there.items() if fingerprint not in wanted]
     if resume and there and not there.keys() & wanted.keys():
