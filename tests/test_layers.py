@@ -19,7 +19,7 @@ LAYERS = (
     ("adapters", "aggregators"),
     ("uploads",),
     ("engine",),
-    ("report",),
+    ("report", "online"),
     ("runs",),
     ("papers", "training", "fleet"),
     ("bench",),

@@ -28,11 +28,14 @@ def test_an_example_runs(code, tmp_path, monkeypatch):
     example = ModuleType("example")
     monkeypatch.setitem(sys.modules, example.__name__, example)
     exec(compile(code, "example", "exec"), example.__dict__)
-    assert len(example.result) == 2
+    if "result" in vars(example):
+        assert len(example.result) == 2
+    else:
+        assert example.logits.shape == (16, 10)
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
 
 
 def test_one_command_makes_all_rows_of_the_readmes_table_on_the_same_seeds():

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedctta.core.network import Network
     from fedctta.data.domains import Domains
     from fedctta.errors import UserError
+    from fedctta.online.adapted import AdaptedModel, adapt
     from fedctta.results.records import Record
     from fedctta.runs.experiment import Result, run
     from fedctta.runs.settings import Experiment
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AdaptedModel",
     "Adapter",
     "Aggregator",
     "Client",
@@ -32,11 +34,13 @@ __all__ = [
     "Uploads",
     "UserError",
     "__version__",
+    "adapt",
     "run",
 ]
 
 # Loaded on first use, so that what needs little of the package (a device, a Flower ClientApp) loads only that.
 _HOMES = {
+    "AdaptedModel": "online.adapted",
     "Adapter": "adapters",
     "Aggregator": "aggregators",
     "Client": "core.clients",
@@ -49,6 +53,7 @@ _HOMES = {
     "Server": "aggregators",
     "Uploads": "aggregators",
     "UserError": "errors",
+    "adapt": "online.adapted",
     "run": "runs.experiment",
 }
 

@@ -34,6 +34,7 @@ class Adapter:
     adapts: ClassVar[bool] = True  # False: predicts with the source model, so that there is nothing to share
     needs: ClassVar[tuple[Need, ...]] = ()  # of a model, with default parameters
     single_images: ClassVar[bool] = True  # False: where BatchNorm is, one image is too few, with default parameters
+    calibrated: ClassVar[bool] = True  # False: what it predicts are not the logits of a trained classifier
     learns: ClassVar[str] = ""  # what `fedctta pretrain` learns beforehand, and the parameter that names its file
     free_running: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # defaults on a device that does not wait
 
@@ -74,6 +75,14 @@ class Adapter:
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K]: the model with the client's own tensors, statistics as stored."""
         return network(client.own, x).logits
+
+    def adapt_and_predict(self, network: Network, client: Client, x: Tensor) -> tuple[Client, Tensor]:
+        """Return the client after x[B, ...], and its logits[B, K] of x: `adapt`, then `predict`.
+
+        A method overrides it if its adapting pass computes these logits anyway, where no layer is called twice.
+        """
+        client = self.adapt(network, client, x)
+        return client, self.predict(network, client, x)
 
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K] of x by the model that the update on x starts from (`predict=before`). Pure; no labels.

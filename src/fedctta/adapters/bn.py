@@ -53,11 +53,16 @@ class BatchStatistics(Adapter):
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Refresh the statistics, layer by layer."""
-        return client._replace(own=network(client.own, x, refreshed(self.momentum)).statistics)
+        return self.adapt_and_predict(network, client, x)[0]
+
+    def adapt_and_predict(self, network: Network, client: Client, x: Tensor) -> tuple[Client, Tensor]:
+        """Refresh; the pass normalises as prediction does."""
+        output = network(client.own, x, refreshed(self.momentum))
+        return client._replace(own=output.statistics), output.logits
 
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return the logits[B, K] of the pass that refreshes: held statistics and the batch's, no server in between."""
-        return network(client.own, x, refreshed(self.momentum)).logits
+        return self.adapt_and_predict(network, client, x)[1]
 
     def predicts_alike(self, communicates: bool) -> bool:
         """Alone, the statistics of that pass are those of the prediction."""

@@ -30,6 +30,7 @@ class LAME(Adapter):
 
     name: ClassVar[str] = "lame"
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
+    calibrated: ClassVar[bool] = False
     neighbours: int = 5
     iterations: int = 100
 

@@ -51,7 +51,12 @@ class NormAlpha(StatisticsAdapter):
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Start from the source model, not from the client's."""
-        return client._replace(own=self._mix(network, x).statistics)
+        return self.adapt_and_predict(network, client, x)[0]
+
+    def adapt_and_predict(self, network: Network, client: Client, x: Tensor) -> tuple[Client, Tensor]:
+        """Mix; the pass normalises as prediction does."""
+        output = self._mix(network, x)
+        return client._replace(own=output.statistics), output.logits
 
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return the logits[B, K] of the pass that mixes the source's and the batch's statistics."""

@@ -41,6 +41,7 @@ class ROID(AffineAdapter):
     name: ClassVar[str] = "roid"
     pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "affine", "features")
+    calibrated: ClassVar[bool] = False
     lr: float = 1e-3
     temperature: float = 1 / 3
     momentum: float = 0.99  # the rest is the source's share

@@ -31,6 +31,7 @@ class T3A(Adapter):
 
     name: ClassVar[str] = "t3a"
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
+    calibrated: ClassVar[bool] = False
     supports: int = 20
 
     def __post_init__(self) -> None:

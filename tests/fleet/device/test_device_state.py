@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.adapters.bn import BatchStatistics
 from fedctta.core.clients import Client
 from fedctta.errors import UserError
 from fedctta.fleet.device import device_state as keep_module
-from fedctta.fleet.device.device_state import DeviceState, StreamPosition, identity
+from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 
 
 def client(value=0.0):
@@ -75,12 +74,3 @@ def test_saving_every_so_many_batches(tmp_path):
         keep.offer(client(), StreamPosition(batch))
         saved.append(keep._at.batches)
     assert saved == [0, 0, 3, 3, 3, 6, 6]
-
-
-def test_identity_tells_weights_methods_and_parameters_apart(tiny_network):
-    base = identity(tiny_network, BatchStatistics())
-    assert base == identity(tiny_network, BatchStatistics())
-    assert base != identity(tiny_network, BatchStatistics(0.5))
-    name = next(iter(tiny_network.state))
-    tiny_network.state[name] = tiny_network.state[name] + 1
-    assert base != identity(tiny_network, BatchStatistics())

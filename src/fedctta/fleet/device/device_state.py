@@ -6,21 +6,16 @@ that are not predicted yet and the model of the last save. How often to save fol
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
 import torch
 
-from fedctta.adapters import Adapter
 from fedctta.core.clients import Client
-from fedctta.core.network import Network
 from fedctta.core.tensors import named
 from fedctta.errors import UserError
 from fedctta.files import lock, make_writable, open_tensors, write_tensors
-from fedctta.registry import parameters_of
 
 SHARE = 0.01
 """Of a device's time that saving may take."""
@@ -34,15 +29,6 @@ class StreamPosition:
     images: int = 0
     run: str = ""
     round: int = -1
-
-
-def identity(network: Network, adapter: Adapter) -> str:
-    """A short hash of model, weights, method and its parameters: a state serves no other."""
-    digest = hashlib.sha256(json.dumps([adapter.name, parameters_of(adapter)], sort_keys=True, default=str).encode())
-    for name, tensor in network.state.items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 class DeviceState:

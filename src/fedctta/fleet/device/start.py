@@ -15,7 +15,7 @@ import torch
 from fedctta.engine.first_clients import first_client
 from fedctta.errors import UserError
 from fedctta.fleet.device.device import Device, stoppable
-from fedctta.fleet.device.device_state import DeviceState, StreamPosition, identity
+from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.fleet.device.equipment import Equipment, equip, images_from, parameters_for, seed_of
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.predictions import open_predictions
@@ -23,6 +23,7 @@ from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.socket_server import SocketServer
 from fedctta.fleet.device.sources import open_source, paced
 from fedctta.machine import arithmetic, choose_device
+from fedctta.online.saved import identity
 
 log = logging.getLogger("fedctta.fleet")
 

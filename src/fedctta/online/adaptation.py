@@ -1,0 +1,224 @@
+"""One client without a server: what it does with a batch, and what keeps it from harm.
+
+    client <- adapt(client, x)        logits = predict(client, x)        predict="before": the other way round
+
+What cannot be adapted to changes nothing. A batch with a NaN or an infinite value, or one after which the model or its
+logits would have such values, is answered by the source model. A batch that is too small for the method is predicted
+among the last images (see `Window`), and the client adapts when all of these are new; until there are enough, the
+source model answers. `guard` says what happens when adapting does harm.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from fedctta.adapters import Adapter
+from fedctta.core.clients import Client, stack
+from fedctta.core.network import Network, Tensors
+from fedctta.core.randomness import keys
+from fedctta.errors import UserError
+from fedctta.online.batches import Window
+from fedctta.online.guard import Guard, does_harm, is_calm, is_due, is_healthy
+from fedctta.online.health import (
+    Alarm,
+    Health,
+    Signals,
+    Views,
+    compare,
+    distances,
+    first_signals,
+    forget_checks,
+    mirror,
+    summarise,
+    watch,
+)
+
+Predict = Literal["after", "before"]
+
+SOURCE_IMAGES = 32  # of a batch that a calm check shows to the source model
+
+
+class Adaptation:
+    """A client that adapts to one batch after another. All tensors are on the network's device."""
+
+    def __init__(
+        self,
+        network: Network,
+        adapter: Adapter,
+        *,
+        predict: Predict = "after",
+        source_images: Tensor | None = None,
+        window: int = 16,
+        one_pass: bool = True,
+        guard: Guard = "reset",
+        check: int = 10,
+        seed: int = 0,
+    ) -> None:
+        adapter.check(network, 2)
+        if check < 0:
+            raise UserError(f"check={check} must not be negative (0: never check)")
+        if not check and guard == "freeze":
+            raise UserError("guard='freeze' acts on what checks find and check=0 asks for none: give check=10")
+        self.network, self.adapter, self.predict, self.guard, self.check = network, adapter, predict, guard, check
+        self.seed, self.source_images = seed, source_images
+        self.learnt: Tensors | None = None
+        self.window = Window(window)
+        self._one_pass: bool | None = None if one_pass and predict == "after" else False
+        self._refusals: dict[int, str] = {}
+        self.frozen = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew from the source model."""
+        client = self.adapter.init(self.network)
+        private = {**client.private, **(self.learnt or {})}
+        if "key" in private:
+            private["key"] = keys(self.seed, 1, self.network.device)[0]
+        # in the memory order of a run's clients, on which the last bits of convolutions depend
+        self.client: Client = tree_map(lambda t: t[0], stack(client._replace(private=private), 1))
+        self.signals: Signals | None = None
+        self.alarms: tuple[Alarm, ...] = ()
+        self.batches = self.skipped = 0
+        self.take_up(self.client)
+
+    def take_up(self, client: Client) -> None:
+        """Go on with this client, as a healthy one."""
+        self.client = self._healthy = client
+        self.resting = False
+        self.window.clear()
+
+    def answer(self, x: Tensor) -> Tensor:
+        """Return the logits of x[B, ...], and adapt to it if that is possible."""
+        if not bool(x.sum().isfinite()):
+            self.skipped += 1
+            return self._ask_source(x)
+        too_small = self._refusal(len(x))
+        if self._refusal(1):
+            self.window.add(x)
+        if not too_small:
+            return self._step(x, adapting=not self.frozen)
+        if not self.window.size:
+            raise UserError(f"{too_small}; or window=16, to see small batches among the last images")
+        if not self.window.full:
+            return self._ask_source(x)
+        assert self.window.images is not None
+        rows = self._step(self.window.images, adapting=self.window.due() and not self.frozen)
+        return rows[-(len(rows) // self.window.size * len(x)) :]
+
+    def _step(self, x: Tensor, adapting: bool) -> Tensor:
+        """Adapt to a batch of finite values and return its logits; the source's if the result is not finite."""
+        self._study(len(x))
+        due = adapting and is_due(self.signals or first_signals(1), self.check, self.alarms, self.resting)
+        if self.resting and not due:
+            return self._watched(self._ask_source(x))
+        before = self.client
+        client, logits = self._adapt_and_predict(x) if adapting else (before, self._predict(before, x))
+        if not _finite(client, logits):
+            self.skipped += 1
+            return self._ask_source(x)
+        self.client, self.batches = client, self.batches + adapting
+        if due:
+            self._compare(before, x, logits)
+            self._judge()
+        return self._watched(self._ask_source(x) if self.resting else logits)
+
+    def _adapt_and_predict(self, x: Tensor) -> tuple[Client, Tensor]:
+        adapter, network = self.adapter, self.network
+        if self.predict == "before":
+            return adapter.adapt(network, self.client, x), adapter.predict_before(network, self.client, x)
+        if self._one_pass:
+            return adapter.adapt_and_predict(network, self.client, x)
+        client = adapter.adapt(network, self.client, x)
+        logits = adapter.predict(network, client, x)
+        if self._one_pass is None:  # a layer that is called twice keeps the mean of what its calls normalise with
+            self._one_pass = torch.allclose(adapter.adapt_and_predict(network, self.client, x)[1], logits)
+        return client, logits
+
+    def _predict(self, client: Client, x: Tensor) -> Tensor:
+        return self.adapter.predict(self.network, client, x)
+
+    def _ask_source(self, x: Tensor) -> Tensor:
+        return self.network({}, x).logits
+
+    def _watched(self, logits: Tensor) -> Tensor:
+        """Return the logits, which have been counted."""
+        old = self.signals or first_signals(logits.shape[-1], logits.device)
+        self.signals = watch(old, logits)
+        return logits
+
+    def _compare(self, before: Client, x: Tensor, logits: Tensor) -> None:
+        """Check the adapted model against the source model, on the images and on mirrored ones."""
+        old = self.signals or first_signals(logits.shape[-1], logits.device)
+        has_mirror = x.dim() == 4 and not self.network.dense
+        stride = max(1, len(x) // SOURCE_IMAGES) if is_calm(old) and not self.network.dense else 1
+        few, rows = x[::stride], torch.arange(len(logits), device=x.device)[::stride]
+        plain = self._ask_source(few)
+        if not has_mirror:
+            self.signals = compare(old, Views(logits, logits), Views(plain, plain), rows, self.adapter.calibrated)
+            return
+        if self.predict == "before":
+            mirrored = self.adapter.predict_before(self.network, before, mirror(x))
+        else:
+            mirrored = self._predict(self.client, mirror(x))
+        source = Views(plain, self._ask_source(mirror(few)))
+        self.signals = compare(old, Views(logits, mirrored), source, rows, self.adapter.calibrated)
+
+    def _judge(self) -> None:
+        """Raise an alarm if adapting does harm, or end its consequences; remember a healthy state."""
+        assert self.signals is not None
+        if is_healthy(self.signals):
+            self._healthy, self.resting = self.client, False
+        if self.resting:
+            self.client = self._healthy  # the next try begins there too
+        if self.resting or not does_harm(self.signals):
+            return
+        found = summarise(self.signals)
+        self.alarms += (Alarm(int(self.signals.batches), found["accuracy"] or 0.0, found["source_accuracy"] or 0.0),)
+        self.signals = forget_checks(self.signals)
+        if self.guard != "off":
+            self.client, self.resting = self._healthy, True
+        if self.guard == "freeze":
+            self.frozen = True
+
+    def _study(self, batch: int) -> None:
+        """Learn from the source images, as soon as it is known how large batches are."""
+        if self.source_images is not None and self.learnt is None:
+            self.learnt = self.adapter.study(self.network, self.source_images, batch)
+            self.client = self.client._replace(private={**self.client.private, **self.learnt})
+            self._healthy = self.client
+
+    def _refusal(self, batch: int) -> str:
+        """Return why the method takes no batches of this size; nothing if it does."""
+        if batch not in self._refusals:
+            try:
+                self.adapter.check(self.network, batch)
+                self._refusals[batch] = ""
+            except UserError as error:
+                self._refusals[batch] = str(error)
+        return self._refusals[batch]
+
+    @property
+    def health(self) -> Health:
+        """How the device fares."""
+        signals = self.signals or first_signals(1)
+        statistics, weights = distances(self.network, self.client.own)
+        return Health(
+            batches=self.batches,
+            skipped=self.skipped,
+            answers="source" if self.resting else "adapted",
+            **summarise(signals),  # type: ignore[arg-type]
+            statistics_distance=statistics,
+            weights_distance=weights,
+            alarms=self.alarms,
+        )
+
+
+def _finite(client: Client, logits: Tensor) -> bool:
+    """Whether no value is NaN or infinite, apart from infinities that a method keeps on purpose."""
+    sums = [t.sum() for t in (*client.own.values(), logits)]
+    sums += [(~t.isnan().any()).to(logits.dtype).log() for t in client.private.values() if t.is_floating_point()]
+    return bool(torch.stack([s.to(logits.dtype) for s in sums]).isfinite().all())

@@ -1,0 +1,245 @@
+"""A model of one's own that adapts while it predicts: `fedctta.adapt(module, "tent")`.
+
+Every call predicts a batch and adapts to it, with the numbers of `fedctta run` with one client and without a server
+(see `Adaptation`), as long as nothing goes wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from fedctta.adapters import Adapter, adapters
+from fedctta.core.clients import Client
+from fedctta.core.network import Network
+from fedctta.core.tensors import named, under
+from fedctta.errors import UserError
+from fedctta.online.adaptation import Adaptation, Predict
+from fedctta.online.batches import to_batch
+from fedctta.online.guard import Guard
+from fedctta.online.health import Alarm, Health, Signals
+from fedctta.online.saved import like, read_state, write_state
+from fedctta.registry import read
+
+
+def adapt(
+    module: nn.Module,
+    method: str | Adapter,
+    *,
+    predict: Predict = "after",
+    source_images: Tensor | NDArray[Any] | None = None,
+    window: int = 16,
+    one_pass: bool = True,
+    dense: bool = False,
+    guard: Guard = "reset",
+    check: int = 10,
+    seed: int = 0,
+    **parameters: Any,
+) -> AdaptedModel:
+    """Return a model that adapts while it predicts. The module itself stays as it is.
+
+    `method` is an adapter's name (`fedctta methods` lists them), with its parameters as keywords (`lr=1e-4`, or
+    `**{"tent.lr": 1e-4}`), or an adapter. `source_images` are for methods that study images of the source. With
+    `one_pass`, a method whose adapting pass gives the prediction's numbers needs no second pass. `dense` is for a
+    module that predicts every pixel. `guard` says what an alarm does, and `check` how many batches lie between checks
+    of the model's health (0: no checks). `seed` is for methods that draw random numbers.
+    """
+    if not isinstance(module, nn.Module):
+        raise UserError(f"adapt was given a {type(module).__name__}: give a torch.nn.Module, with its weights loaded")
+    first = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
+    if first is None:
+        raise UserError(f"{type(module).__name__} has no weights, so there is nothing to adapt: give a trained model")
+    adapter = _make(method, parameters)
+    read(predict, Predict, "predict")
+    read(guard, Guard, "guard")
+    images = _check_images(adapter, source_images, first)
+    words = {"predict": predict, "window": window, "one_pass": one_pass, "guard": guard, "check": check, "seed": seed}
+    network = Network(module, first.device, dense)
+    return AdaptedModel(module, Adaptation(network, adapter, source_images=images, **words))  # type: ignore[arg-type]
+
+
+def _make(method: str | Adapter, parameters: Mapping[str, Any]) -> Adapter:
+    if isinstance(method, Adapter):
+        if parameters:
+            raise UserError(f"an adapter that is an object takes no {', '.join(parameters)}: give it to the object")
+        return method
+    if not isinstance(method, str):
+        raise UserError(f"the method is a {type(method).__name__}: give the name of an adapter, or an adapter")
+    return adapters.create(method, {key.removeprefix(f"{method}."): value for key, value in parameters.items()})
+
+
+def _check_images(adapter: Adapter, images: Tensor | NDArray[Any] | None, like: Tensor) -> Tensor | None:
+    """Return the images that the method studies; refuse those without effect, and too few."""
+    wanted = adapter.source_images
+    if images is None and not wanted:
+        return None
+    if images is None:
+        remedy = f" or {adapter.without_images}" if adapter.without_images else ""
+        raise UserError(f"adapter {adapter.name!r} studies {wanted} images of the source: give source_images={remedy}")
+    if not wanted:
+        raise UserError(f"source_images has no effect on adapter {adapter.name!r} with these parameters: drop it")
+    found = to_batch(images, like.device, like.dtype)
+    if len(found) < wanted:
+        raise UserError(
+            f"adapter {adapter.name!r} studies {wanted} images of the source and got {len(found)}: give more"
+        )
+    return found[:wanted]
+
+
+class AdaptedModel(nn.Module):
+    """A module that adapts while it predicts; made by `fedctta.adapt`.
+
+    `model(images)` returns logits and adapts. It works without gradients, in inference mode too; `train()` and `eval()`
+    have no effect on it. `to(device)` moves it, and leaves the given module (`source`) where it is. Parameters, buffers
+    and `state_dict` are those of the adapted model, so a state dict loads into the module's own class.
+    """
+
+    source: nn.Module
+
+    def __init__(self, module: nn.Module, adaptation: Adaptation) -> None:
+        super().__init__()
+        object.__setattr__(self, "source", module)  # not a part of this module: its tensors are not the adapted ones
+        self.adaptation = adaptation
+        self.eval()
+
+    @property
+    def adapter(self) -> Adapter:
+        """The method."""
+        return self.adaptation.adapter
+
+    @property
+    def client(self) -> Client:
+        """The state of the method: the tensors it adapts, and those it keeps for itself."""
+        return self.adaptation.client
+
+    @property
+    def health(self) -> Health:
+        """How the model fares, without labels."""
+        return self.adaptation.health
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the model has stopped adapting."""
+        return self.adaptation.frozen
+
+    @property
+    def _first(self) -> Tensor:
+        return next(t for t in self.adaptation.network.state.values() if t.is_floating_point())
+
+    def forward(self, images: Tensor | NDArray[Any]) -> Tensor:
+        """Return the logits of a batch and adapt to it."""
+        with torch.inference_mode(False), torch.no_grad():
+            x = to_batch(images, self._first.device, self._first.dtype)
+            rows = self.adaptation.answer(x)
+            if not self.adaptation.network.dense:
+                return rows
+            return rows.view(len(x), *x.shape[-2:], rows.shape[-1]).movedim(-1, 1)
+
+    def reset(self) -> None:
+        """Begin anew from the source model."""
+        self.adaptation.reset()
+
+    def freeze(self) -> None:
+        """Stop adapting; go on predicting with the model as it is."""
+        self.adaptation.frozen = True
+
+    def unfreeze(self) -> None:
+        """Adapt again, also after guard="freeze" has stopped it."""
+        self.adaptation.frozen = self.adaptation.resting = False
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptedModel:
+        """Move or cast everything, as `nn.Module` does for `to`, `cuda` and their like."""
+        now, moved = self.adaptation, fn(torch.zeros_like(self._first))
+        module = copy.deepcopy(self.source)
+        module.load_state_dict(now.network.module.state_dict())  # the given module may have changed since
+        now.network = Network(module.to(moved.device, moved.dtype), moved.device, now.network.dense)
+        held = (now.client, now.learnt, now.source_images)
+        now.client, now.learnt, now.source_images = tree_map_only(Tensor, fn, held)
+        now.signals = tree_map_only(Tensor, lambda t: t.to(moved.device), now.signals)
+        now.take_up(now.client)
+        return self
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the adapted model's parameters."""
+        found = self.adaptation.network.module.named_parameters(prefix, recurse, remove_duplicate)
+        return ((name, nn.Parameter(t, False)) for name, t in self._replaced(found, prefix))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield the adapted model's buffers."""
+        return self._replaced(self.adaptation.network.module.named_buffers(prefix, recurse, remove_duplicate), prefix)
+
+    def _replaced(self, tensors: Iterator[tuple[str, Any]], prefix: str) -> Iterator[tuple[str, Tensor]]:
+        start = f"{prefix}." if prefix else ""
+        return ((name, self.client.own.get(name.removeprefix(start), tensor)) for name, tensor in tensors)
+
+    def state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """Return the adapted model's tensors under the names that the given module has for them."""
+        found = self.adaptation.network.module.state_dict(*arguments, **options)
+        own = {f"{options.get('prefix', '')}{name}": tensor for name, tensor in self.client.own.items()}
+        found.update({name: tensor for name, tensor in own.items() if name in found})
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Take what the method adapts from a state dict; the rest must be that of the source."""
+        wanted = self.state_dict()
+        if state_dict.keys() != wanted.keys():
+            odd = sorted(state_dict.keys() ^ wanted.keys())[0]
+            raise UserError(f"the state dict does not fit the model, {odd!r} is only in one of them: give another")
+        own = self.client.own
+        other = [n for n, t in wanted.items() if n not in own and not torch.equal(state_dict[n].to(t), t)]
+        if other:
+            raise UserError(
+                f"the state dict has other values for {other[0]!r}, which is not adapted: load it into the"
+                " module, and adapt that"
+            )
+        self.adaptation.take_up(self.client._replace(own={n: like(t, state_dict[n]) for n, t in own.items()}))
+        return nn.modules.module._IncompatibleKeys([], [])
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to a file, with the method and its parameters; not the source's tensors."""
+        now = self.adaptation
+        parts = {"own": now.client.own, "private": now.client.private, "learnt": now.learnt or {}}
+        parts["signals"] = now.signals._asdict() if now.signals else {}
+        alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in now.alarms]
+        parts["count"] = {
+            "batches": torch.tensor([now.batches, now.skipped, int(now.frozen), int(now.resting)]),
+            "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
+        }
+        tensors = {name: t for part, group in parts.items() for name, t in named(part, group).items()}
+        write_state(Path(path), now.network, now.adapter, tensors)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from what `save` wrote, for the same module, method and parameters."""
+        now = self.adaptation
+        tensors = tree_map_only(
+            Tensor, lambda t: t.to(self._first.device), read_state(Path(path), now.network, now.adapter)
+        )
+        learnt, signals = under("learnt", tensors), under("signals", tensors)
+        wanted, found = (
+            (now.client.own, {**now.client.private, **learnt}),
+            (under("own", tensors), under("private", tensors)),
+        )
+        if any(old.keys() != new.keys() for old, new in zip(wanted, found, strict=True)):
+            raise UserError(f"{path} is a state of another version of this method: begin with a new one")
+        now.learnt = learnt or now.learnt
+        own, private = ({n: like(t, new[n]) for n, t in old.items()} for old, new in zip(wanted, found, strict=True))
+        now.take_up(Client(own, private))
+        now.batches, now.skipped, frozen, resting = tensors["count.batches"].tolist()
+        now.frozen, now.resting = bool(frozen), bool(resting)
+        now.signals = Signals(**signals) if signals else None
+        now.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
+
+    def extra_repr(self) -> str:
+        """Say which method adapts which module."""
+        return f"{type(self.source).__name__}, {self.adapter}"

@@ -1,0 +1,339 @@
+"""A model that adapts while it predicts: the numbers of a run, and the manners of a module."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedctta
+from fedctta.adapters import adapters
+from fedctta.adapters.bn import BatchStatistics
+from fedctta.adapters.tent import Tent
+from fedctta.core.clients import by_loop
+from fedctta.core.network import Network
+from fedctta.errors import UserError
+from fedctta.registry import parameter_types
+
+# parameters with which a method is quick, or does something, on a few random images
+SMALL = {
+    "grad": {"lr": 1e-3},
+    "eata": {"threshold": 0.9, "images": 8},
+    "rdumb": {"every": 1},
+    "sar": {"threshold": 0.9},
+    "t3a": {"supports": 3},
+    "cotta": {"views": 2},
+    "memo": {"views": 2},
+    "rotta": {"places": 3},
+    "bbn": {"threshold": 0.9},
+    "atp": {"rates": "0.01"},
+    "fedthe": {"views": 2, "plus": 1, "images": 8},
+    "fedicon": {"steps": 2},
+}
+
+
+def batches(count=3, size=4, side=32):
+    return torch.rand(count, size, 3, side, side, generator=torch.Generator().manual_seed(3))
+
+
+def images_for(name):
+    return torch.zeros(8, 3, 8, 8) if adapters.create(name, SMALL.get(name, {})).source_images else None
+
+
+@pytest.mark.parametrize("predict", ["after", "before"])
+@pytest.mark.parametrize("name", adapters.classes())
+def test_predictions_are_those_of_a_run_with_one_client(name, predict, tiny_module, federation):
+    adapter = adapters.create(name, SMALL.get(name, {}))
+    one = federation(Network(tiny_module), adapter, "local", clients=1, lift=by_loop)
+    one = replace(one, predict=predict, batch=4)
+    images = images_for(name)
+    model = fedctta.adapt(tiny_module, name, predict=predict, source_images=images, guard="off", **SMALL.get(name, {}))
+    state, there = one.start(), torch.ones(1, dtype=torch.bool)
+    for t, x in enumerate(batches()):
+        with torch.no_grad():
+            state, outcome = one.play(state, t, x[None], there, None)
+        assert torch.equal(model(x), outcome.logits[0])
+
+
+def test_no_parameter_of_a_method_is_hidden_by_a_word_of_adapt():
+    words = set(inspect.signature(fedctta.adapt).parameters)
+    for name, cls in adapters.classes().items():
+        assert not words & set(parameter_types(cls)), name
+
+
+def test_one_pass_gives_the_numbers_of_two(tiny_module):
+    for name in ("bn", "norm-alpha"):
+        one, two = (fedctta.adapt(tiny_module, name, one_pass=many) for many in (True, False))
+        for x in batches():
+            assert torch.equal(one(x), two(x))
+        assert one.adaptation._one_pass is True
+        assert two.adaptation._one_pass is False
+
+
+class Twice(nn.Module):
+    """Calls one BatchNorm layer twice, so that what it keeps is not what it normalises with."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm2d(3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(1 + 2 * self.norm(x) ** 2).mean((2, 3)))
+
+
+def test_a_layer_that_is_called_twice_takes_two_passes():
+    module = Twice()
+    one, two = (fedctta.adapt(module, "bn", one_pass=many) for many in (True, False))
+    for x in batches():
+        assert torch.equal(one(x), two(x))
+    assert one.adaptation._one_pass is False
+
+
+def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module):
+    x = batches()[0]
+    plain = fedctta.adapt(tiny_module, "tent", lr=0.1)(x)
+    assert torch.equal(plain, fedctta.adapt(tiny_module, "tent", **{"tent.lr": 0.1})(x))
+    assert torch.equal(plain, fedctta.adapt(tiny_module, Tent(lr=0.1))(x))
+    assert not torch.equal(plain, fedctta.adapt(tiny_module, "tent")(x))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "line"),
+    [
+        (("tentt",), {}, "did you mean tent"),
+        (("tent",), {"rate": 1}, "parameter of tent"),
+        (("tent",), {"bn.momentum": 1}, "parameter of tent"),
+        ((Tent(),), {"lr": 1}, "takes no lr"),
+        ((3,), {}, "give the name of an adapter"),
+        (("tent",), {"predict": "never"}, "predict"),
+        (("tent",), {"source_images": torch.zeros(8, 3, 8, 8)}, "no effect on adapter 'tent'"),
+        (("eata",), {}, "give source_images= or fisher=0"),
+        (("eata",), {"source_images": torch.zeros(8, 3, 8, 8)}, "got 8"),
+        (("tent",), {"window": -1}, "window=-1"),
+    ],
+)
+def test_what_cannot_be_is_one_line(tiny_module, arguments, words, line):
+    with pytest.raises(UserError, match=line) as caught:
+        fedctta.adapt(tiny_module, *arguments, **words)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_model_is_one_line():
+    for thing, line in (({}, "given a dict"), (nn.ReLU, "given a type"), (nn.ReLU(), "no weights")):
+        with pytest.raises(UserError, match=line):
+            fedctta.adapt(thing, "bn")
+    with pytest.raises(UserError, match="has none: use adapter"):
+        fedctta.adapt(nn.Linear(2, 2), "bn")
+
+
+def test_the_module_stays_as_it_is(tiny_module):
+    before = copy.deepcopy(tiny_module.state_dict())
+    model = fedctta.adapt(tiny_module.train(), "grad", lr=0.1)
+    for x in batches():
+        model(x)
+    assert model.source is tiny_module
+    assert tiny_module.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in tiny_module.state_dict().items())
+
+
+def test_training_mode_gradients_and_inference_mode_change_no_number(tiny_module):
+    x = batches()[0]
+    expected = fedctta.adapt(tiny_module, "tent")(x)
+    assert not expected.requires_grad
+    assert torch.equal(fedctta.adapt(tiny_module, "tent").train()(x), expected)
+    with torch.inference_mode():
+        assert torch.equal(fedctta.adapt(tiny_module, "tent")(x * 1), expected)
+
+
+def test_the_state_dict_is_the_adapted_models_and_loads_into_the_module(tiny_module):
+    model = fedctta.adapt(tiny_module, "bn")
+    x = batches()[0]
+    logits = model(x)
+    fresh = copy.deepcopy(tiny_module)
+    fresh.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        assert torch.allclose(fresh(x), logits, atol=1e-5)
+    assert not torch.allclose(tiny_module(x), logits, atol=1e-5)
+    assert {n: p.shape for n, p in model.named_parameters()} == {n: p.shape for n, p in tiny_module.named_parameters()}
+    assert torch.equal(dict(model.named_buffers())["1.running_mean"], fresh[1].running_mean)
+    assert next(model.parameters()).device == torch.device("cpu")
+
+
+def test_a_state_dict_brings_back_what_is_adapted_and_nothing_else(tiny_module):
+    model, other = (fedctta.adapt(tiny_module, "bn") for _ in range(2))
+    model(batches()[0])
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other.client.own["1.running_mean"], model.client.own["1.running_mean"])
+    foreign = {**model.state_dict(), "0.weight": torch.zeros(4, 3, 3, 3)}
+    with pytest.raises(UserError, match=r"has other values for '0\.weight'"):
+        other.load_state_dict(foreign)
+    with pytest.raises(UserError, match="only in one"):
+        other.load_state_dict({})
+
+
+def test_casting_moves_the_model_and_not_the_module(tiny_module):
+    model = fedctta.adapt(tiny_module, "cotta", confidence=0)
+    model(batches()[0])
+    key = model.client.private["key"].clone()
+    model.to(torch.float64)
+    assert model(batches()[1]).dtype == torch.float64
+    assert model.client.private["key"].dtype == key.dtype
+    assert next(model.parameters()).dtype == torch.float64
+    assert next(tiny_module.parameters()).dtype == torch.float32
+
+
+@pytest.mark.gpu
+def test_a_model_moves_to_a_gpu_and_goes_on(tiny_module):
+    here, there = (fedctta.adapt(tiny_module, "tent") for _ in range(2))
+    for t, x in enumerate(batches()):
+        if t == 1:
+            there = there.to("cuda")
+        assert torch.allclose(here(x), there(x).cpu(), atol=1e-4)
+
+
+def test_reset_begins_anew(tiny_module):
+    model = fedctta.adapt(tiny_module, "roid")
+    first = [model(x) for x in batches()]
+    model.reset()
+    assert model.health.batches == 0
+    assert all(torch.equal(model(x), logits) for x, logits in zip(batches(), first, strict=True))
+
+
+def test_a_frozen_model_predicts_and_stays(tiny_module):
+    model = fedctta.adapt(tiny_module, "norm-ema")
+    x, y, _ = batches()
+    model(x)
+    model.freeze()
+    own = model.client.own["1.running_mean"].clone()
+    assert torch.equal(model(y), model(y))
+    assert torch.equal(model.client.own["1.running_mean"], own)
+    model.unfreeze()
+    model(y)
+    assert not torch.equal(model.client.own["1.running_mean"], own)
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e38])
+@pytest.mark.parametrize("name", ["bn", "tent", "grad", "norm-ema", "t3a"])
+def test_a_batch_that_is_not_finite_changes_nothing(name, poison, tiny_module):
+    model, sound = (fedctta.adapt(tiny_module, name, guard="off") for _ in range(2))
+    first, second, third = batches()
+    model(first)
+    sound(first)
+    bad = second.clone()
+    bad[1] = poison
+    logits = model(bad)
+    with torch.no_grad():
+        expected = Network(tiny_module)({}, bad).logits
+    assert torch.equal(logits[[0, 2, 3]], expected[[0, 2, 3]])
+    assert model.health.skipped == 1
+    assert torch.equal(model(third), sound(third))
+
+
+def test_small_batches_are_seen_among_the_last_images(tiny_module):
+    model = fedctta.adapt(tiny_module, "tent", window=4, guard="off")
+    images = batches(2).flatten(0, 1)
+    logits = [model(image[None]) for image in images]
+    with torch.no_grad():
+        for k in range(3):  # too few to know: the source model
+            assert torch.equal(logits[k], Network(tiny_module)({}, images[k : k + 1]).logits)
+    whole = fedctta.adapt(tiny_module, "tent", guard="off")
+    assert torch.equal(logits[3], whole(images[:4])[-1:])
+    assert torch.equal(logits[7], whole(images[4:])[-1:])
+    assert model.health.batches == 2
+
+
+def test_a_ragged_last_batch_is_predicted(tiny_module):
+    for name in ("tent", "bn", "norm-ema", "none"):
+        model = fedctta.adapt(tiny_module, name, window=4)
+        model(batches()[0])
+        assert model(batches()[1][:1]).shape == (1, 3)
+        assert model(batches()[1][:3]).shape == (3, 3)
+
+
+def test_without_a_window_a_small_batch_is_refused_with_methods_that_can(tiny_module):
+    model = fedctta.adapt(tiny_module, "tent", window=0)
+    with pytest.raises(UserError, match=r"use batch=2 or more, or adapter .*norm-alpha.*window=16"):
+        model(batches()[0][:1])
+
+
+def test_a_window_forgets_images_of_another_shape(tiny_module):
+    model = fedctta.adapt(tiny_module, "tent", window=2)
+    model(batches()[0])
+    with torch.no_grad():
+        x = batches(side=8)[0, :1]
+        assert torch.equal(model(x), Network(tiny_module)({}, x).logits)
+
+
+def test_uint8_images_and_arrays_are_taken(tiny_module):
+    images = torch.randint(0, 256, (4, 8, 8, 3), dtype=torch.uint8)
+    expected = fedctta.adapt(tiny_module, "bn")(images.movedim(-1, 1).float() / 255)
+    for given in (images, images.numpy(), images.movedim(-1, 1), images.movedim(-1, 1).double().numpy() / 255):
+        assert torch.allclose(fedctta.adapt(tiny_module, "bn")(given), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [[1, 2], torch.zeros(3), torch.zeros(0, 3, 8, 8), torch.zeros(2, 3, 8, 8).int()])
+def test_what_is_no_batch_is_one_line(given, tiny_module):
+    with pytest.raises(UserError, match="a batch"):
+        fedctta.adapt(tiny_module, "bn")(given)
+
+
+def test_a_saved_state_goes_on_as_if_nothing_had_been(tiny_module, tmp_path):
+    model, again = (
+        fedctta.adapt(tiny_module, "eata", threshold=0.9, images=8, source_images=torch.rand(8, 3, 8, 8), seed=1)
+        for _ in range(2)
+    )
+    first, *rest = batches()
+    model(first)
+    model.save(tmp_path / "state.safetensors")
+    again.load(tmp_path / "state.safetensors")
+    assert again.health.batches == 1
+    for x in rest:
+        assert torch.equal(model(x), again(x))
+
+
+def test_a_state_serves_no_other_method_or_model(tiny_module, tmp_path):
+    path = tmp_path / "state.safetensors"
+    model = fedctta.adapt(tiny_module, "bn", momentum=0.5)
+    with pytest.raises(UserError, match="no state at"):
+        model.load(path)
+    model.save(path)
+    with pytest.raises(UserError, match=r"adapt the module with 'bn', momentum=0\.5"):
+        fedctta.adapt(tiny_module, "bn").load(path)
+    with torch.no_grad():
+        tiny_module[0].bias += 1
+    with pytest.raises(UserError, match="another model or of other weights"):
+        fedctta.adapt(tiny_module, BatchStatistics(0.5)).load(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="holds no state"):
+        model.load(path)
+
+
+def test_a_copy_goes_its_own_way(tiny_module):
+    model = fedctta.adapt(tiny_module, "norm-ema")
+    x, y, _ = batches()
+    model(x)
+    twin = copy.deepcopy(model)
+    expected = copy.deepcopy(model)(y)
+    twin(x)
+    assert torch.equal(model(y), expected)
+
+
+def test_a_dense_model_gives_images():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 1)).eval()
+    model = fedctta.adapt(module, "none", dense=True)
+    x = torch.rand(2, 3, 6, 8)
+    with torch.no_grad():
+        assert torch.allclose(model(x), module(x), atol=1e-6)
+
+
+def test_tables_adapt_too():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    model = fedctta.adapt(module, "tent")
+    assert model(np.random.default_rng(0).normal(size=(8, 5))).shape == (8, 3)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedctta.adapters.bn import BatchStatistics
+from fedctta.errors import UserError
+from fedctta.online.saved import identity, read_state, write_state
+
+
+def test_identity_tells_weights_methods_and_parameters_apart(tiny_network):
+    base = identity(tiny_network, BatchStatistics())
+    assert base == identity(tiny_network, BatchStatistics())
+    assert base != identity(tiny_network, BatchStatistics(0.5))
+    name = next(iter(tiny_network.state))
+    tiny_network.state[name] = tiny_network.state[name] + 1
+    assert base != identity(tiny_network, BatchStatistics())
+
+
+def test_what_is_written_is_read_for_the_same_model_and_method(tiny_network, tmp_path):
+    path = tmp_path / "folder" / "state.safetensors"
+    write_state(path, tiny_network, BatchStatistics(0.5), {"a": torch.arange(3)})
+    assert read_state(path, tiny_network, BatchStatistics(0.5))["a"].tolist() == [0, 1, 2]
+    assert [file.name for file in path.parent.iterdir()] == ["state.safetensors"]
+    with pytest.raises(UserError, match="another method"):
+        read_state(path, tiny_network, BatchStatistics())
