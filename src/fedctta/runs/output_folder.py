@@ -27,7 +27,7 @@ def claim_folder(folder: Path | None, experiments: Sequence[Experiment], resume:
     _claim(folder, experiments, resume)
     try:
         yield
-    except UserError:
+    except BaseException:  # also when it is told to end
         if not any((folder / "runs").glob("*")):
             (folder / FILE).unlink(missing_ok=True)
             for empty in (folder / "runs", folder):
