@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedctta.adapters import adapters
 from fedctta.adapters.grad import mean_entropy
 from fedctta.aggregators import Server, aggregators
-from fedctta.aggregators.fedctta import FedCTTA
+from fedctta.aggregators.fedctta import SAMPLES
 from fedctta.core.clients import choose_lift
 from fedctta.core.network import Network
 from fedctta.data.corrupted import Domains
@@ -76,7 +76,7 @@ def plain(module: nn.Module, stream: Stream, device: torch.device, passes: int) 
 def loop(module: nn.Module, stream: Stream, device: torch.device, adapter: str, aggregator: str) -> None:
     """Do the same work with one model object a client, the way a first version is written."""
     models = [copy.deepcopy(module) for _ in range(CLIENTS)]
-    probe = torch.rand(FedCTTA.samples, 3, 32, 32, device=device)
+    probe = torch.rand(SAMPLES["paper"], 3, 32, 32, device=device)
     for model in models:
         for layer in model.modules():
             if isinstance(layer, nn.BatchNorm2d):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fedctta.fleet.device.device import Device, Stop
-from fedctta.fleet.device.device_state import DeviceState, Place, identity
+from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.fleet.device.equipment import equip
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.predictions import open_predictions
@@ -30,6 +30,7 @@ from fedctta.fleet.device.socket_server import SocketServer
 from fedctta.fleet.device.sources import Batch
 from fedctta.fleet.transport.framing import exchange
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
+from fedctta.online.saved import identity
 
 
 def ask_on(path: Path, aggregator: str, every: float, busy: Event, over: Event, told: str) -> None:
@@ -80,7 +81,7 @@ def main() -> None:
         asker = context.Process(target=ask_on, args=arguments)
         with open_predictions(folder / "p.jsonl") as out, SocketServer(folder / "s", desk.answer):
             keep = DeviceState(folder, identity(found.network, found.adapter))
-            device = Device(found, client, Place(), out, keep, handover)
+            device = Device(found, client, StreamPosition(), out, keep, handover)
             asker.start()
             seconds = walk(device, options, busy)
             over.set()

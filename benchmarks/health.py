@@ -29,7 +29,9 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model
 from fedctta.online.guard import Guard
-from fedctta.runs.build import Builder, public_images
+from fedctta.runs.build import check_parts
+from fedctta.runs.cache import Cache
+from fedctta.runs.datasets import public_images
 from fedctta.runs.settings import Experiment, expand, parse_words
 from fedctta.streams import Stream
 
@@ -82,7 +84,8 @@ def errors(track: Track) -> list[float]:
 def measure(experiment: Experiment, stream: Stream, adapter: Adapter, clients: int) -> str:
     """Return the row of one adapter and seed."""
     module = load_model(experiment.model, experiment.dataset)
-    images = public_images(experiment, adapter.source_images, torch.device("cpu")) if adapter.source_images else None
+    asked, cpu = adapter.source_images, torch.device("cpu")
+    images = public_images(experiment, stream.data, asked, cpu) if asked else None
 
     def tracks(method: str | Adapter, guard: Guard, check: int = 10) -> list[Track]:
         given = None if method == "none" else images
@@ -120,7 +123,7 @@ def main() -> None:
         for seed in options.seeds.split(","):
             words = f"dataset=cifar10-c model={options.model} stream=niid seed={seed} slots={options.slots}"
             (experiment,) = expand(parse_words([*words.split(), *PROTOCOLS[options.protocol].split()]))
-            stream = Builder({}).check(experiment, torch.device("cpu"))
+            stream = check_parts(experiment, torch.device("cpu"), Cache()).stream
             print(measure(experiment, stream, adapter, options.clients), flush=True)
 
 
