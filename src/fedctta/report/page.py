@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any
 
 from fedctta.report.columns import arrange, flat, methods, varying
+from fedctta.report.harm import describe_harm
 from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
 from fedctta.report.table import Cell, Table
@@ -73,7 +74,7 @@ def _lead(records: Sequence[Record], table: Table) -> str:
     count = f"{len(records)} run{'s' if len(records) != 1 else ''} of {len(methods(arrange(records)))} method"
     words = " ".join([count + ("s." if len(table.rows) != 1 else "."), *_verdicts(table)])
     notes = dict.fromkeys(str(note) for run in runs for note in run.get("notes", ()))
-    told = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    told = "".join(f'<p class="note">{escape(note)}</p>' for note in (*describe_harm(table), *notes))
     return f'<p class="lead">{escape(words)}</p><dl class="facts">{listed}</dl>{told}'
 
 

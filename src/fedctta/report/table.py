@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 
 from fedctta.errors import UserError
 from fedctta.report.columns import Column, arrange, methods
+from fedctta.report.harm import describe_harm
 from fedctta.report.text import human_bytes, number, roomy
 from fedctta.report.titles import is_bound
 from fedctta.results.records import Record
@@ -107,7 +108,8 @@ class Table:
 
     def markdown(self) -> str:
         """Return Markdown, best values in bold; other measures, and where columns are many costs, in tables below."""
-        return "\n".join(_markdown(grid) for grid in self._grids(bold="**{}**", clean=_no_bars))
+        tables = [_markdown(grid) for grid in self._grids(bold="**{}**", clean=_no_bars)]
+        return "\n".join([*tables, *(f"{_no_bars(sentence)}\n" for sentence in describe_harm(self))])
 
     def csv(self) -> str:
         """Return one line per method and column, full precision, empty where a number is not known."""
@@ -217,6 +219,8 @@ def print_table(table: Table, console: Console | None = None) -> None:
         for line in body:
             view.add_row(*line)
         console.print(view)
+    for sentence in describe_harm(table):
+        console.print(sentence, style="yellow", markup=False, highlight=False)
 
 
 def _cell(runs: Sequence[Record], published: float) -> Cell:

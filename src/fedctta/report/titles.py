@@ -46,6 +46,11 @@ def rank(method: Method | None) -> int:
     return 3 if not vars(method).get("baseline") else 2 if method.communicates else 1
 
 
+def is_idle_row(label: str) -> bool:
+    """Whether a row is a model that adapts nothing, by its label."""
+    return any(label.startswith(title) for title, cls in titled().items() if rank(cls) == 0)
+
+
 def is_method(label: str) -> bool:
     """Whether a row is neither a baseline nor an upper bound."""
     return rank(titled().get(label)) == 3 and not is_bound(label)

@@ -199,7 +199,9 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
 def describe(experiment: Experiment, parts: Parts, federation: Federation, replayed: int = 0) -> dict[str, Any]:
     """Return the settings with all defaults resolved, for the record; `replayed` rounds were CUDA graphs."""
     stream, data, device = parts.stream, parts.stream.data, parts.device
-    left_out = {"parameters", *(["severity"] if data.dense else [])}  # parameters: in full under the methods' names
+    left_out = {"parameters"}  # in full under the methods' names
+    if experiment.dataset not in SETS:  # only corrupted images have a severity
+        left_out.add("severity")
     lift = federation.server.lift.__name__.removeprefix("by_").replace("_", " ")
     return {
         **{key: value for key, value in asdict(experiment).items() if key not in left_out},
