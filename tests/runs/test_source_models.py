@@ -88,7 +88,9 @@ def test_a_model_of_the_users_own_takes_weights_from_a_file(place, tmp_path):
 def test_a_model_of_the_users_own_must_be_trained_unless_it_is_said(place):
     with pytest.raises(UserError, match=r"gives other numbers whenever it is called.*weights=FILE.*or weights=random"):
         load_module("domains", f"{place}:make", "auto", 3)
-    assert load_module("domains", f"{place}:make", "random", 3).weight.shape == (3, 2)
+    one, two = (load_module("domains", f"{place}:make", "random", 3) for _ in range(2))
+    assert one is not two
+    assert torch.equal(one.weight, two.weight), "random weights are the same in every run"
     assert load_module("domains", f"{place}:trained", "auto", 3).bias.tolist() == [0.5, 0.5, 0.5]
     assert load_module("domains", f"{place}:made", "auto", 3) is sys.modules[place].made
     assert not load_module("shapes-c", "resnet8-w16", "random", 7).training

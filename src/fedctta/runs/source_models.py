@@ -48,7 +48,11 @@ def load_module(dataset: str, model: str, weights: str, classes: int) -> nn.Modu
     """Load a model by its name or by `module:name`, with the weights asked for; by default it must be trained."""
     if ":" not in model:
         return build(model, classes).eval() if weights == RANDOM else load_model(model, dataset, classes, weights)
-    module = import_model(model, None if weights in ("auto", RANDOM) else Path(weights))
+    if weights == RANDOM:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the same in every run
+            return import_model(model)
+    module = import_model(model, None if weights == "auto" else Path(weights))
     if weights == "auto" and is_untrained(module, partial(import_model, model)):
         raise UserError(
             f"model={model} gives other numbers whenever it is called, so it is not trained: add weights=FILE"
