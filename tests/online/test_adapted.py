@@ -19,6 +19,9 @@ from fedctta.core.clients import by_loop
 from fedctta.core.network import Network
 from fedctta.errors import UserError
 from fedctta.registry import parameter_types
+from fedctta.runs.build import choose_parts
+from fedctta.runs.cache import Cache
+from fedctta.runs.settings import single
 
 # parameters with which a method is quick, or does something, on a few random images
 SMALL = {
@@ -337,3 +340,16 @@ def test_tables_adapt_too():
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
     model = fedctta.adapt(module, "tent")
     assert model(np.random.default_rng(0).normal(size=(8, 5))).shape == (8, 3)
+
+
+@pytest.mark.parametrize("name", ["bn", "tent", "cotta"])
+def test_a_run_with_one_client_counts_the_same_right_predictions(name, domains, tiny_module):
+    asked = {"stream": "iid", "clients": 1, "batch": 4, "slots": 3, "device": "cpu", "lift": "loop"}
+    (record,) = fedctta.run(dataset=domains, model=tiny_module, adapter=name, aggregator="local", **asked)
+    experiment = single({**asked, "dataset": "domains", "model": "mine", "adapter": name, "aggregator": "local"})
+    stream = choose_parts(experiment, torch.device("cpu"), Cache({"dataset": domains, "model": tiny_module})).stream
+    model, right = fedctta.adapt(tiny_module, name, guard="off"), []
+    for t in range(len(stream)):
+        slot = stream.slot(t)
+        right.append(int((model(slot.images[0]).argmax(1).numpy() == slot.labels[0]).sum()))
+    assert right == record.correct[:, 0].tolist()

@@ -72,7 +72,7 @@ def test_a_refusal_leaves_nothing_and_keeps_what_was_there(tmp_path):
             raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        refuse(tmp_path / "new")
+        refuse(tmp_path / "above" / "new")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "old" / "runs").mkdir(parents=True)
     (tmp_path / "old" / "runs" / "a.record").touch()

@@ -40,6 +40,12 @@ def trained():
         nn.init.constant_(parameter, 0.5)
     return model
 
+def broken():
+    model = nn.Linear(2, 3)
+    nn.init.constant_(model.weight, float("nan"))
+    nn.init.zeros_(model.bias)
+    return model
+
 def tensors():
     return make().state_dict()
 
@@ -92,6 +98,7 @@ def test_a_model_of_the_users_own_must_be_trained_unless_it_is_said(place):
     assert one is not two
     assert torch.equal(one.weight, two.weight), "random weights are the same in every run"
     assert load_module("domains", f"{place}:trained", "auto", 3).bias.tolist() == [0.5, 0.5, 0.5]
+    assert load_module("domains", f"{place}:broken", "auto", 3).weight.isnan().all()
     assert load_module("domains", f"{place}:made", "auto", 3) is sys.modules[place].made
     assert not load_module("shapes-c", "resnet8-w16", "random", 7).training
     assert find_source("shapes-c", "resnet8-w16", "random").told() == find_source("x", f"{place}:made", "auto").told()

@@ -16,8 +16,8 @@ DENSE = {
     "scenes": "2,400 drawings of overlapping objects with masks, 48 x 48, under 4 shifts, made by this package",
     "masked": "images and masks of your own, by domain: folder=PATH",
 }
-_EVERY = ("benchmark", "all")  # names of all domains
-_SEVERITY = 5  # what is asked for where nobody asks
+EVERY = ("benchmark", "all")  # names of all domains
+SEVERITY = 5  # what is asked for where nobody asks
 
 
 def load_dense(
@@ -25,14 +25,14 @@ def load_dense(
     domains: str = "benchmark",
     folder: Path | None = None,
     *,
-    severity: int = _SEVERITY,
+    severity: int = SEVERITY,
     layout: str = "auto",
     size: int | None = None,
 ) -> MaskedDomains:
     """Return a data set of `DENSE`: its domains joined by "+", or "benchmark" for all ("all": clean scenes as well)."""
     if name not in DENSE:
         raise unknown("data set with masks", name, DENSE)
-    if severity != _SEVERITY:
+    if severity != SEVERITY:
         raise UserError(f"severity={severity} has no effect on {name}: drop the key")
     if name == "scenes":
         if folder is not None:
@@ -42,7 +42,7 @@ def load_dense(
     if folder is None:
         raise UserError("dataset=masked needs a folder of images and masks: add folder=PATH")
     data = load_masked(folder, layout, size=size)
-    return data if domains in _EVERY else chosen(data, read_names(domains, "domains"))
+    return data if domains in EVERY else chosen(data, read_names(domains, "domains"))
 
 
 def chosen(data: MaskedDomains, names: tuple[str, ...]) -> MaskedDomains:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedctta.data.arrays import load_arrays
 from fedctta.data.check_domains import check_domains
-from fedctta.data.dense import check_masked, chosen
+from fedctta.data.dense import EVERY, SEVERITY, check_masked, chosen
 from fedctta.data.domains import Domains
 from fedctta.data.folders import load_folders
 from fedctta.data.masked import AnyDomains, MaskedDomains
@@ -20,8 +20,6 @@ OWN = {
     "folders": "images of your own as DOMAIN/CLASS/*.png, or listed in a table: folder=PATH size=64",
     "arrays": "arrays of your own as DOMAIN.npy or DOMAIN.npz: folder=PATH",
 }
-_EVERY = ("benchmark", "all")  # names of all domains
-_SEVERITY = 5  # what is asked for where nobody asks
 
 
 def load_own(
@@ -29,12 +27,12 @@ def load_own(
     domains: str = "benchmark",
     folder: Path | None = None,
     *,
-    severity: int = _SEVERITY,
+    severity: int = SEVERITY,
     layout: str = "auto",
     size: int | None = None,
 ) -> Domains:
     """Return a data set of `OWN`: its domains joined by "+", or "benchmark" for all."""
-    if severity != _SEVERITY:
+    if severity != SEVERITY:
         raise UserError(f"severity={severity} has no effect on {name}: drop the key")
     if layout != "auto":
         raise UserError(f"layout={layout} has no effect on {name}: drop the key")
@@ -43,16 +41,16 @@ def load_own(
     if name == "arrays" and size is not None:
         raise UserError(f"size={size} has no effect on arrays, which are used as they are: drop the key")
     data = load_arrays(folder) if name == "arrays" else load_folders(folder, size)
-    return data if domains in _EVERY else choose(data, read_names(domains, "domains"))
+    return data if domains in EVERY else choose(data, read_names(domains, "domains"))
 
 
 def take_given(data: AnyDomains, domains: str, **others: Any) -> AnyDomains:
     """Check data given as an object and return the domains asked for; refuse keys that only files have."""
-    usual = {"severity": _SEVERITY, "folder": None, "layout": "auto", "size": None}
+    usual = {"severity": SEVERITY, "folder": None, "layout": "auto", "size": None}
     for key, value in others.items():
         if value != usual[key]:
             raise UserError(f"{key}={value} has no effect on data given as an object: drop the key")
-    names = None if domains in _EVERY else read_names(domains, "domains")
+    names = None if domains in EVERY else read_names(domains, "domains")
     if isinstance(data, MaskedDomains):
         return check_masked(data) if names is None else chosen(check_masked(data), names)
     return check_domains(data) if names is None else choose(check_domains(data), names)

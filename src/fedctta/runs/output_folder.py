@@ -24,15 +24,16 @@ def claim_folder(folder: Path | None, experiments: Sequence[Experiment], resume:
     if folder is None:
         yield
         return
+    made = [place for place in (folder / "runs", folder, *folder.parents) if not place.exists()]
     _claim(folder, experiments, resume)
     try:
         yield
     except BaseException:  # also when it is told to end
         if not any((folder / "runs").glob("*")):
             (folder / FILE).unlink(missing_ok=True)
-            for empty in (folder / "runs", folder):
-                with suppress(OSError):
-                    empty.rmdir()
+            for place in made:
+                with suppress(OSError):  # not empty
+                    place.rmdir()
         raise
 
 
