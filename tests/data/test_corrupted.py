@@ -34,6 +34,12 @@ def test_all_domains_are_generated_in_order_with_the_clean_labels():
         assert not np.array_equal(images, CLEAN.images), name
 
 
+def test_clean_images_are_a_domain_like_any_other():
+    data = corrupted.load_domains("shapes-c", names=("fog", "clean"), progress=False)
+    assert data.names == ("fog", "clean")
+    assert (data.images["clean"] == CLEAN.images).all()
+
+
 def test_a_domain_is_what_corrupt_gives():
     domains = corrupted.load_domains("cifar10-c", 3, names=("fog", "contrast"), seed=7)
     assert domains.names == ("fog", "contrast")

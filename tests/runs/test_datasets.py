@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedctta.data.corruptions import EXTRA
 from fedctta.data.shapes import load
 from fedctta.errors import UserError
 from fedctta.runs.datasets import data_keys, load_data, public_images
-from fedctta.runs.settings import Experiment
+from fedctta.runs.settings import Experiment, single
 
 
 def test_public_images_are_clean_ones():
@@ -45,3 +46,15 @@ def test_data_that_are_given_are_taken_as_they_are(domains):
     taken = load_data(*data_keys(Experiment(dataset="domains")), given=domains)
     assert taken.names == domains.names
     assert all(taken.images[name] is domains.images[name] for name in domains.names)
+
+
+def test_a_stream_with_clean_images_adds_their_domain():
+    keys = data_keys(single({"stream": "roam", "roam.clean": "true", "dataset": "shapes-c", "domains": "fog+snow"}))
+    assert load_data(*keys).names == ("fog", "snow", "clean")
+    keys = data_keys(single({"stream": "roam", "dataset": "shapes-c", "domains": "clean+extra"}))
+    assert load_data(*keys).names == ("clean", *EXTRA)
+
+
+def test_clean_images_are_those_of_a_corrupted_set():
+    with pytest.raises(UserError, match=r"roam\.clean=true adds the images of a corrupted test set"):
+        data_keys(single({"stream": "roam", "roam.clean": "true", "dataset": "folders"}))

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data import cifar, shapes
-from fedctta.data.cache import cache_dir, has_array, open_array, remove_array, save_array
+from fedctta.data.cache import Images, cache_dir, has_array, open_array, remove_array, save_array
 from fedctta.data.check_domains import check_labels
 from fedctta.data.corruptions import BENCHMARK, NAMES, VERSION, corrupt
 from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, frost_textures, stand_in
-from fedctta.data.domains import Domains
+from fedctta.data.domains import CLEAN, Domains
 from fedctta.data.editions import EDITIONS
 from fedctta.data.progress import bar
 from fedctta.errors import UserError, unknown
@@ -42,7 +42,7 @@ def load_domains(
     Args:
         name: "cifar10-c", "cifar100-c" or "shapes-c".
         severity: 1 to 5.
-        names: the corruptions, each one a domain.
+        names: the corruptions, each one a domain; "clean" is the test set as it is.
         folder: official `.npy` files, used as they are; or a source of the clean test set. It must hold one of them.
         seed: of the generated corruptions.
         progress: False for silence, True for a progress bar always, None for one where there is a terminal.
@@ -53,8 +53,8 @@ def load_domains(
         raise UserError(f"there is no severity {severity}; use 1 to 5")
     refuse_twice(names, "names")
     for each in names:
-        if each not in NAMES:
-            raise unknown("corruption", each, NAMES)
+        if each not in (*NAMES, CLEAN):
+            raise unknown("corruption", each, (*NAMES, CLEAN))
     official = official_folder(name, folder) if folder is not None else None
     if official is not None:
         return _read_official(name, official, severity, tuple(names))
@@ -90,7 +90,7 @@ def _read_official(name: str, folder: Path, severity: int, names: tuple[str, ...
 
     labels = read("labels", 1)
     n = len(labels) // 5
-    images = {each: read(each, 4) for each in names}
+    images = {each: read(each, 4) for each in names if each != CLEAN}
     for each, array in images.items():
         if array.dtype != np.uint8:
             raise UserError(f"{folder / each}.npy holds {array.dtype}, not uint8; get it anew")
@@ -100,6 +100,8 @@ def _read_official(name: str, folder: Path, severity: int, names: tuple[str, ...
     classes = EDITIONS[name.removesuffix("-c")].classes if name != "shapes-c" else tuple(shapes.KINDS)
     check_labels(labels, classes, f"labels in {folder / 'labels.npy'}")
     views = {each: array[part] for each, array in images.items()}
+    if CLEAN in names:
+        views[CLEAN] = _read_clean(name, None, False).images
     return Domains(names, views, labels[part].astype(np.int64), classes, (f"official files of {folder}",))
 
 
@@ -135,15 +137,22 @@ def _textures(name: str, severity: int, seed: int) -> Textures:
     return stand_in() if name == "shapes-c" else frost_textures()
 
 
+def _read_clean(name: str, folder: Path | None, progress: bool | None) -> Images:
+    """Return the clean test set that a corrupted one is made of."""
+    return shapes.load("test") if name == "shapes-c" else cifar.load(name.removesuffix("-c"), "test", folder, progress)
+
+
 def _generate(
     name: str, severity: int, names: tuple[str, ...], folder: Path | None, seed: int, progress: bool | None
 ) -> Domains:
     """Corrupt the clean test set, domain by domain, keeping each as soon as it is made."""
     drawn = name == "shapes-c"
-    clean = shapes.load("test") if drawn else cifar.load(name.removesuffix("-c"), "test", folder, progress)
+    clean = _read_clean(name, folder, progress)
     frost = _textures(name, severity, seed) if "frost" in names else None
 
     def domain(corruption: str) -> NDArray[np.uint8]:
+        if corruption == CLEAN:
+            return np.asarray(clean.images)
         pictures, origin = (frost.images, frost.origin) if frost and corruption == "frost" else (None, "")
         path = path_of(name, corruption, severity, seed, origin)
         if not has_array(path):

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 UNLABELLED = -1
 """The label of an image of which nobody knows the class; it is predicted, and counts for no accuracy."""
 
+CLEAN = "clean"
+"""The domain of a corrupted test set's images as they are."""
+
 
 @dataclass(frozen=True)
 class Domains:

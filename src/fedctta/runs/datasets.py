@@ -15,20 +15,30 @@ from fedctta.data.catalogue import load
 from fedctta.data.corrupted import SETS, load_domains
 from fedctta.data.corruptions import BENCHMARK, EXTRA, NAMES
 from fedctta.data.dense import DENSE, load_dense
-from fedctta.data.domains import Domains
+from fedctta.data.domains import CLEAN, Domains
 from fedctta.data.masked import AnyDomains, MaskedDomains
 from fedctta.data.own import OWN, load_own, take_given
 from fedctta.data.scenes import load as load_scenes
 from fedctta.data.source_images import load_source_images
-from fedctta.errors import UserError, unknown
+from fedctta.errors import UserError, either, unknown
 from fedctta.models.inputs import read_batch, to_input
 from fedctta.registry import read_names
 from fedctta.runs.settings import Experiment
+from fedctta.streams import schedules
 
 
 def data_keys(experiment: Experiment) -> tuple[Any, ...]:
     """Return what decides which data are loaded: the arguments of `load_data`."""
-    return tuple(getattr(experiment, key) for key in ("dataset", "severity", "domains", "folder", "layout", "size"))
+    values = {key: getattr(experiment, key) for key in ("dataset", "severity", "domains", "folder", "layout", "size")}
+    if experiment.method(schedules, experiment.stream).clean:
+        if experiment.dataset not in SETS:
+            raise UserError(
+                f"{experiment.stream}.clean=true adds the images of a corrupted test set as they are, and"
+                f" dataset={experiment.dataset} is none: drop it, or use dataset={either(SETS)}"
+            )
+        if CLEAN not in experiment.domains.split("+"):
+            values["domains"] += f"+{CLEAN}"
+    return tuple(values.values())
 
 
 def load_data(
@@ -47,7 +57,7 @@ def load_data(
     if dataset not in SETS:
         raise unknown("data set to run on", dataset, {**SETS, **DENSE, **OWN})
     named = {"benchmark": BENCHMARK, "extra": EXTRA, "all": NAMES}
-    names = named.get(domains) or read_names(domains, "domains")
+    names = [each for word in read_names(domains, "domains") for each in named.get(word, (word,))]
     return load_domains(dataset, severity, names=names, folder=place)
 
 

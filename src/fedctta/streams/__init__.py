@@ -42,6 +42,12 @@ class Schedule:
     """Which domain every client meets in every slot."""
 
     name: ClassVar[str]
+    clean: bool = False  # True: clean images are one more domain
+    repeats: ClassVar[bool] = False  # True: a client's images are shown in turn, however long a domain lasts
+
+    def set_up(self, batch: int, seed: int) -> Schedule:
+        """Return the schedule for batches of this size and this seed; most depend on neither."""
+        return self
 
     def default_clients(self) -> int:
         """Return how many clients there are unless the user says otherwise."""
@@ -221,16 +227,19 @@ def build(
     for key, value in (("clients", clients), ("slots", slots), ("batch", batch)):
         if value < 1:
             raise UserError(f"{key}={value} must be at least 1")
-    domain = schedule.plan(clients, data.names, slots).astype(np.int32)
+    domain = schedule.set_up(batch, seed).plan(clients, data.names, slots).astype(np.int32)
     if not (domain != ABSENT).any():
         raise UserError(f"stream {schedule.name} shows no client any domain: give at least one client one visit")
-    visit = _visits(domain, len(data.names))
+    visit = _turns(domain, slots) if schedule.repeats else _visits(domain, len(data.names))
     rng = np.random.default_rng((seed, 17))
     late = partial(late_uploads, share=stragglers, most=delay, seed=seed)
     if isinstance(data, Domains) and not data.shared:
         dealt = deal_domains(data, sampler, clients, int(visit.max()) + 1, batch, order, rng)
-        domain = shorten(domain, visit, dealt.lasts)
-        visit = _visits(domain, len(data.names))
+        if schedule.repeats:
+            visit = _visits(domain, len(data.names)) % np.maximum(dealt.lasts, 1)[domain]
+        else:
+            domain = shorten(domain, visit, dealt.lasts)
+            visit = _visits(domain, len(data.names))
         notes = describe(data.names, data.sizes, dealt, domain, visit)
         return Stream(data, domain, dealt.samples, visit, late(domain.shape), dealt.counted, notes)
     need = int(visit.max() + 1) * batch
@@ -258,6 +267,11 @@ def _visits(domain: NDArray[np.int32], domains: int) -> NDArray[np.int32]:
         here = domain == k
         visit[here] = (here.cumsum(0, dtype=np.int32) - 1)[here]
     return visit
+
+
+def _turns(domain: NDArray[np.int32], slots: int) -> NDArray[np.int32]:
+    """visit[t, i] = t mod slots: a client's batches in turn, whatever the domain."""
+    return np.broadcast_to((np.arange(len(domain), dtype=np.int32) % slots)[:, None], domain.shape).copy()
 
 
 schedules: Registry[Schedule] = Registry("stream", __name__)
