@@ -7,7 +7,7 @@ from math import log, sqrt
 import pytest
 import torch
 
-from fedctta.aggregators.kin.appearance import ALONE, GREY, NUMBERS, appearance, of_batch, waves
+from fedctta.core.appearance import ALONE, GREY, NUMBERS, appearance, of_batch, waves
 
 
 def images(count=6, side=16, seed=0):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from fedctta.adapters import adapters
+from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator
 from fedctta.aggregators.fedavg import FedAvg
+from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.core.norms import refreshed
 from fedctta.engine.rounds import bytes_each
@@ -210,3 +211,71 @@ def test_fedtsa_ahead_is_fedtsa_round_by_round(federation, tiny_module, stream):
         ahead, as_ever = simulate(one, stream), simulate(replace(one, ahead=False), stream)
     torch.testing.assert_close(ahead.matrices, as_ever.matrices, atol=1e-4, rtol=1e-3)
     assert (ahead.correct - as_ever.correct).abs().sum() <= 1
+
+
+@dataclass(frozen=True)
+class Counting(Adapter):
+    """Never waits: counts batches, reviews every second one, and predicts the class that the server has sent."""
+
+    name: ClassVar[str] = "counting"
+    waits: ClassVar[bool] = False
+    reviews: ClassVar[bool] = True
+
+    def init(self, network):
+        zero = torch.zeros((), dtype=torch.int64)
+        return Client({}, {"batches": zero, "reviewed": zero, "told": zero})
+
+    def adapt_and_predict(self, network, client, x):
+        logits = torch.nn.functional.one_hot(client.private["told"], 10).float().expand(len(x), -1)
+        return client._replace(private=client.private | {"batches": client.private["batches"] + 1}), logits
+
+    def is_due(self, client):
+        return client.private["batches"] % 2 == 0
+
+    def review(self, network, client, x):
+        return client._replace(private=client.private | {"reviewed": client.private["reviewed"] + 1})
+
+
+@dataclass(frozen=True)
+class Telling(Aggregator):
+    """Tells every client how many batches all of them have seen, mod 10."""
+
+    name: ClassVar[str] = "telling"
+
+    def hands(self, private):
+        return {"told": private["told"]}
+
+    def signal(self, network, client, x):
+        return {"batches": client.private["batches"]}
+
+    def collaborate(self, server, uploads, memory):
+        return torch.eye(len(uploads.active)), memory
+
+    def step(self, server, uploads, mixed, receive, memory):
+        return {"told": (uploads.signals["batches"] * uploads.active).sum().expand(len(receive)) % 10}, memory
+
+
+def test_who_does_not_wait_predicts_in_its_adapting_pass_and_is_handed_private_tensors(
+    federation, tiny_network, stream
+):
+    played = replace(federation(tiny_network), adapter=Counting(), aggregator=Telling(), interval=2)
+    state, everybody = played.start(), torch.ones(4, dtype=torch.bool)
+    predicted = []
+    for t in range(4):
+        x, _ = seen_by(stream, t, tiny_network)
+        state, outcome = played.play(state, t, x, everybody, None)
+        predicted.append(outcome.logits.argmax(-1).unique().tolist())
+    assert predicted == [[0], [0], [8], [8]]  # the answer to round 1 counts from round 2 on
+    assert state.clients.private["reviewed"].tolist() == [2, 2, 2, 2]
+    assert state.clients.private["told"].tolist() == [6, 6, 6, 6]
+    assert outcome.bytes_down == 4 * 8
+
+
+def test_only_clients_that_are_due_review(federation, tiny_network, stream):
+    played = replace(federation(tiny_network), adapter=Counting(), aggregator=Telling(), interval=9)
+    state = played.start()
+    x, _ = seen_by(stream, 0, tiny_network)
+    some = torch.tensor([True, False, True, False])
+    state, _ = played.play(state, 0, x[some], some, None)
+    state, _ = played.play(state, 1, x, torch.ones(4, dtype=torch.bool), None)
+    assert state.clients.private["reviewed"].tolist() == [1, 0, 1, 0]

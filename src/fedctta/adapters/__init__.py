@@ -35,6 +35,8 @@ class Adapter:
     needs: ClassVar[tuple[Need, ...]] = ()  # of a model, with default parameters
     single_images: ClassVar[bool] = True  # False: where BatchNorm is, one image is too few, with default parameters
     calibrated: ClassVar[bool] = True  # False: what it predicts are not the logits of a trained classifier
+    waits: ClassVar[bool] = True  # False: predicts in its adapting pass; a download counts from the next batch on
+    reviews: ClassVar[bool] = False  # True: looks at some batches once more (see `is_due`, `review`)
     learns: ClassVar[str] = ""  # what `fedctta pretrain` learns beforehand, and the parameter that names its file
     free_running: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # defaults on a device that does not wait
 
@@ -83,6 +85,14 @@ class Adapter:
         """
         client = self.adapt(network, client, x)
         return client, self.predict(network, client, x)
+
+    def is_due(self, client: Client) -> Tensor:
+        """Return whether a client that has just adapted is to review its batch: a truth value. Pure."""
+        raise TypeError(f"{type(self).__name__} reviews and must define is_due")
+
+    def review(self, network: Network, client: Client, x: Tensor) -> Client:
+        """Return the client after a second look at x[B, ...], which it has adapted to. Pure; no labels."""
+        return client
 
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K] of x by the model that the update on x starts from (`predict=before`). Pure; no labels.

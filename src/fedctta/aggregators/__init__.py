@@ -69,6 +69,7 @@ class Aggregator:
     colour: ClassVar[str] = ""  # in figures, as #rrggbb; without one, the next that is free
     baseline: ClassVar[bool] = False  # True: stands above the methods in tables
     communicates: ClassVar[bool] = True  # False: nothing is sent, W is the identity
+    cumulative: ClassVar[bool] = False  # True: an upload contains all that its client sent before
     upper_bound: ClassVar[bool] = False  # True: gets the true domains; for comparison, not a method
 
     def check(self, network: Network, own: Tensors) -> None:
@@ -81,6 +82,10 @@ class Aggregator:
     def shares(self, network: Network, own: Tensors) -> Tensors:
         """Return the part of the clients' models that is uploaded; the rest stays with the client."""
         return own
+
+    def hands(self, private: Tensors) -> Tensors:
+        """Return those of the clients' private tensors that the server replaces, by name; `step` returns new ones."""
+        return {}
 
     def welcome(self, own: Tensors, joined: Tensor, memory: Tensors) -> Tensors:
         """Return all clients' shared tensors before a round in which `joined`[N] join; by default they keep theirs.

@@ -102,7 +102,11 @@ class Federation:
         clients, down = (state.clients, 0) if joined is None else self._welcome(state, x, active, joined)
         present = take(clients, who)
         early = self._each(self.adapter.predict_before, present, x) if self.predict == "before" else None
-        present = self._each(self.adapter.adapt, present, x)
+        if self.adapter.waits:
+            present = self._each(self.adapter.adapt, present, x)
+        else:
+            present, early = self._each(self.adapter.adapt_and_predict, present, x)
+        present = self._review(present, x) if self.adapter.reviews else present
         clients = put(clients, who, present)
 
         memory, post, weights, up = state.memory, state.post, None, 0
@@ -114,11 +118,12 @@ class Federation:
             transit = Transit(t, Uploads(shared, signals, active, domain), active, active, x, who, delay, post)
             for stage in self.stages:
                 transit = stage.handle(self.server, transit)
-            served = serve(self.server, self.aggregator, self.robust, transit, shared, memory)
-            clients = clients._replace(own={**clients.own, **served.received})
+            held = shared | self.aggregator.hands(clients.private)
+            served = serve(self.server, self.aggregator, self.robust, transit, held, memory)
+            clients = take_up(clients, served.received)
             memory, post, weights, receive = served.memory, transit.post, overall(served.mixing, shared), served.receive
             there = len(x) if receive is active else int(receive.sum())
-            down += there * bytes_each(shared)
+            down += there * bytes_each(held)
             up = len(x) * (bytes_each(shared) + bytes_each(signals))
             if self.adapter.receives:
                 clients = self._receive(clients, x, active, receive)
@@ -129,6 +134,14 @@ class Federation:
     def _each(self, function: Callable[..., Any], clients: Client, x: Tensor) -> Any:
         """Apply a function of one client and its batch to all."""
         return self.server.lift(partial(function, self.network))(clients, x)
+
+    def _review(self, clients: Client, x: Tensor) -> Client:
+        """Let the clients that are due look at their batches once more."""
+        due = self.server.lift(self.adapter.is_due)(clients)
+        if not due.any():
+            return clients
+        who = slice(None) if due.all() else due.nonzero().squeeze(1)
+        return put(clients, who, self._each(self.adapter.review, take(clients, who), x[who]))
 
     def _welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> tuple[Client, int]:
         """Return the clients after the server has sent its model to those that joined, and the bytes it sent."""
@@ -150,6 +163,13 @@ class Federation:
         if not len(who):
             return clients
         return put(clients, who, self._each(self.adapter.receive, take(clients, who), x[receive[active]]))
+
+
+def take_up(clients: Client, received: Tensors) -> Client:
+    """Return the clients with what the server sent: parts of their models, or of what they keep privately."""
+    own = {name: tensor for name, tensor in received.items() if name not in clients.private}
+    private = {name: tensor for name, tensor in received.items() if name in clients.private}
+    return clients._replace(own={**clients.own, **own}, private={**clients.private, **private})
 
 
 def bytes_each(tensors: Tensors) -> int:

@@ -162,7 +162,7 @@ def federate(experiment: Experiment, parts: Parts, lift: Lifter | None = None) -
         Server(network, lift, experiment.seed, stream.input_shape, stream.clients, images),
         experiment.interval,
         choose_graphs(parts.lift, network.device),
-        (Late(experiment.stale, experiment.decay),),
+        (Late(experiment.stale, experiment.decay, parts.methods.aggregator.cumulative),),
         predict=experiment.predict,
         batch=experiment.batch,
     )

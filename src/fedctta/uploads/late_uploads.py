@@ -28,6 +28,7 @@ class Late:
 
     stale: Literal["discount", "refuse"] = "discount"
     decay: float = 0.5
+    newest: bool = False  # uploads contain all earlier ones of their client (`Aggregator.cumulative`)
 
     def trust(self, age: int) -> float:
         """Return the weight of an upload of this age; an upload of this round has weight 1."""
@@ -41,7 +42,8 @@ class Late:
 
             theta_i = sum_k tau_k theta_ik / sum_k tau_k,    tau_k = decay^a_k,    trust_i = tau_1
 
-        Signals are averaged in the same way. An upper bound knows the domain of each upload, and leaves out uploads
+        Signals are averaged in the same way. Where an upload contains all earlier ones, the newest alone is used.
+        An upper bound knows the domain of each upload, and leaves out uploads
         from another domain than the newest one's.
         """
         if transit.delay is None:
@@ -58,6 +60,7 @@ class Late:
         for arrived, age, letters in deliveries:
             if uploads.domain is not None:
                 arrived = arrived & ((total == 0) | (letters["domain"] == held["domain"]))
+            arrived = arrived & (total == 0) if self.newest else arrived
             weight = self.trust(age) * arrived
             total = total + weight
             held = blend(held, letters, weight / torch.where(total > 0, total, 1))

@@ -7,7 +7,6 @@ import torch
 from torch.distributions import Normal
 
 from fedctta.aggregators import Uploads
-from fedctta.aggregators.kin.appearance import NUMBERS
 from fedctta.aggregators.kin.belief import (
     compare_looks,
     found_domain,
@@ -16,6 +15,7 @@ from fedctta.aggregators.kin.belief import (
     take_median,
     update_domains,
 )
+from fedctta.core.appearance import NUMBERS
 
 
 def everyone(count):

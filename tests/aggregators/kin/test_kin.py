@@ -11,9 +11,9 @@ import torch
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, mix, restrict
 from fedctta.aggregators.kin import Kin
-from fedctta.aggregators.kin.appearance import NUMBERS
 from fedctta.aggregators.kin.partiality import LATELY
 from fedctta.aggregators.kin.statistics_memory import FADE, is_statistic
+from fedctta.core.appearance import NUMBERS
 from fedctta.core.clients import Client, by_vmap, stack
 from fedctta.core.norms import batch_statistics
 from fedctta.engine.rounds import Federation

@@ -37,12 +37,12 @@ from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.common.groups import Groups
-from fedctta.aggregators.kin.appearance import NUMBERS, of_batch
 from fedctta.aggregators.kin.belief import TINY, hear, update_domains
 from fedctta.aggregators.kin.drift import drift, pull_to_source, relied_on
 from fedctta.aggregators.kin.freshness import check_fresh
 from fedctta.aggregators.kin.partiality import guesses, remember_excess
 from fedctta.aggregators.kin.statistics_memory import blend_rows, grow, is_statistic, recall, remember
+from fedctta.core.appearance import NUMBERS, of_batch
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError

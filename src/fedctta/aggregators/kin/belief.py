@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators import Uploads
-from fedctta.aggregators.kin.appearance import NUMBERS
+from fedctta.core.appearance import NUMBERS
 from fedctta.core.network import Tensors
 
 TINY = 1e-8
