@@ -16,6 +16,7 @@ from fedctta.results.metrics import (
     SCORES,
     absent_classes,
     calibration_error,
+    images_since_shift,
     macro_f1,
     major_and_minor,
     mean_class_accuracy,
@@ -80,3 +81,9 @@ def test_scores_lie_between_0_and_1_or_are_nan(seen, seed):
         with np.errstate(all="ignore"):
             value = score(metric, seen, right, predicted) if seen.any() else float("nan")
         assert isnan(value) or 0 <= value <= 1
+
+
+def test_images_since_a_shift_by_hand():
+    domain = np.array([[0, 1], [0, 2], [-1, 2], [0, 2], [1, 0]])
+    shown = np.array([[4, 4], [4, 3], [0, 4], [4, 4], [4, 4]])
+    assert images_since_shift(domain, shown).tolist() == [[0, 0], [4, 0], [-1, 3], [0, 7], [0, 0]]

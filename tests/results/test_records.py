@@ -168,3 +168,10 @@ def test_json_has_no_infinity():
     told = to_json({"a": math.inf, "b": [-math.inf, {"c": (math.nan, 1.5)}], "d": "text", "e": True, "f": None})
     assert told == {"a": "inf", "b": ["-inf", {"c": [None, 1.5]}], "d": "text", "e": True, "f": None}
     json.dumps(told, allow_nan=False)
+
+
+def test_accuracy_after_a_shift_is_that_of_the_first_ten_images_of_a_stay():
+    record = record_of([[0], [0], [0], [0], [1], [1]], [[4], [3], [2], [0], [1], [0]])
+    assert record.accuracy_after_shift == (4 + 3 + 2 + 1 + 0) / 20  # batches of 4 that begin within ten images
+    assert record.accuracy_since_shift(12, 16) == 0
+    assert record.summary()["accuracy_after_shift"] == record.accuracy_after_shift

@@ -9,7 +9,7 @@ import pytest
 
 from fedctta.errors import UserError
 from fedctta.sampling import samplers
-from fedctta.sampling.skewed import Dirichlet, LongTail
+from fedctta.sampling.skewed import Dirichlet, FewClasses, LongTail
 
 LABELS = np.repeat(np.arange(10), 100)
 
@@ -47,3 +47,12 @@ def test_a_long_tail_is_the_same_for_all():
 def test_wrong_parameters_are_refused(name, wrong):
     with pytest.raises(UserError, match=f"{name}.{next(iter(wrong))}"):
         samplers.create(name, wrong)
+
+
+def test_a_client_sees_few_classes_equally_often():
+    counts = class_counts(FewClasses(3).deal(LABELS, 30, 90, rng()))
+    assert ((counts == 30) | (counts == 0)).all()
+    assert ((counts > 0).sum(1) == 3).all()
+    assert len(np.unique((counts > 0) @ 2 ** np.arange(10))) > 10  # each client has its own
+    with pytest.raises(UserError, match=r"few\.classes=11 is more than the 10"):
+        FewClasses(11).deal(LABELS, 2, 10, rng())

@@ -99,3 +99,15 @@ def forgetting(accuracy: Counts, rounds: NDArray[np.int64], domain: NDArray[np.i
 def _mean(values: Floats) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
+
+
+def images_since_shift(domain: Counts, shown: Counts) -> NDArray[np.int64]:
+    """Return how many images each client has seen in its stay before each slot, [T, N]; -1 where it is absent.
+
+    A stay begins where the domain[T, N] differs from that of the slot before, or the client was absent there.
+    """
+    since = np.zeros(domain.shape, np.int64)
+    for t in range(1, len(domain)):
+        since[t] = np.where(domain[t] == domain[t - 1], since[t - 1] + shown[t - 1], 0)
+    since[domain < 0] = -1
+    return since

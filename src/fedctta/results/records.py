@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from fedctta.files import open_tensors, write_tensors
 from fedctta.results import metrics
 
+FIRST_IMAGES = 10  # of a stay, which `accuracy_after_shift` is of
+
 
 @dataclass(frozen=True)
 class Record:
@@ -79,6 +81,17 @@ class Record:
         honest = np.ones(self.seen.shape[1], bool)
         honest[list(self.settings.get("lying", ()))] = False
         return _share(self.correct[:, honest].sum(), self.seen[:, honest].sum())
+
+    @property
+    def accuracy_after_shift(self) -> float:
+        """Accuracy in the first ten images of stays in a domain: in the batches that begin within them."""
+        return self.accuracy_since_shift(0, FIRST_IMAGES)
+
+    def accuracy_since_shift(self, first: int, last: int) -> float:
+        """Accuracy in the batches that begin after `first` to below `last` images of a stay."""
+        since = metrics.images_since_shift(self.domain, self.images)
+        there = (since >= first) & (since < last)
+        return _share(self.correct[there].sum(), self.seen[there].sum())
 
     @property
     def accuracy_by_domain(self) -> dict[str, float]:
@@ -182,6 +195,7 @@ class Record:
             **overlap,
             "accuracy": _known(self.accuracy),
             **({"accuracy_honest": _known(self.accuracy_honest)} if self.settings.get("lying") else {}),
+            "accuracy_after_shift": _known(self.accuracy_after_shift),
             "accuracy_by_domain": {name: _known(value) for name, value in self.accuracy_by_domain.items()},
             "accuracy_by_client": [_known(value) for value in self.accuracy_by_client],
             "accuracy_by_slot": [_known(value) for value in self.accuracy_by_slot],

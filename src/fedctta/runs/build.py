@@ -218,5 +218,14 @@ def describe(experiment: Experiment, parts: Parts, federation: Federation, repla
         "th": stream.temporal_heterogeneity,
         **describe_guards(federation, experiment, len(stream)),
         **({"classes": list(data.classes)} if data.dense else {}),
-        **{method.name: values for method in parts.methods if (values := parameters_of(method))},
+        **_parameters(parts.methods),
     }
+
+
+def _parameters(methods: Methods) -> dict[str, dict[str, Any]]:
+    """Return the parameters of all methods by name; a client and a server method may share theirs."""
+    found: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        if values := parameters_of(method):
+            found.setdefault(method.name, {}).update(values)
+    return found

@@ -76,3 +76,22 @@ class LongTail(Skewed):
         """q_k proportional to ratio^(rank of k / (K - 1)), ranks drawn once for all."""
         frequency = self.ratio ** (rng.permutation(classes) / max(1, classes - 1))
         return np.tile(frequency / frequency.sum(), (clients, 1))
+
+
+@dataclass(frozen=True)
+class FewClasses(Skewed):
+    """Show every client only a few classes, drawn for it, all equally often."""
+
+    name: ClassVar[str] = "few"
+    classes: int = 3
+
+    def __post_init__(self) -> None:
+        if self.classes < 1:
+            raise UserError(f"few.classes={self.classes} must be at least 1")
+
+    def proportions(self, classes: int, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """q_ik = 1 / classes for those that client i sees."""
+        if self.classes > classes:
+            raise UserError(f"few.classes={self.classes} is more than the {classes} classes there are: use fewer")
+        chosen = np.stack([rng.permutation(classes) < self.classes for _ in range(clients)])
+        return chosen / self.classes
