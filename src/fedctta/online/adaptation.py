@@ -10,7 +10,7 @@ source model answers. `guard` says what happens when adapting does harm.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_map
 from fedctta.adapters import Adapter
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
+from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
 from fedctta.errors import UserError
-from fedctta.online.batches import Window
+from fedctta.online.batches import Window, is_finite
+from fedctta.online.first_batch import check_first_batch
 from fedctta.online.guard import Guard, does_harm, is_calm, is_due, is_healthy
 from fedctta.online.health import (
     Alarm,
@@ -51,7 +53,7 @@ class Adaptation:
         adapter: Adapter,
         *,
         predict: Predict = "after",
-        source_images: Tensor | None = None,
+        source_images: Inputs | None = None,
         window: int = 16,
         one_pass: bool = True,
         guard: Guard = "reset",
@@ -64,12 +66,13 @@ class Adaptation:
         if not check and guard == "freeze":
             raise UserError("guard='freeze' acts on what checks find and check=0 asks for none: give check=10")
         self.network, self.adapter, self.predict, self.guard, self.check = network, adapter, predict, guard, check
-        self.seed, self.source_images = seed, source_images
+        self.seed = seed
+        self.source_images: Any = source_images
         self.learnt: Tensors | None = None
         self.window = Window(window)
         self._one_pass: bool | None = None if one_pass and predict == "after" else False
         self._refusals: dict[int, str] = {}
-        self.frozen = False
+        self.frozen = self._tried = False
         self.reset()
 
     def reset(self) -> None:
@@ -91,12 +94,15 @@ class Adaptation:
         self.resting = False
         self.window.clear()
 
-    def answer(self, x: Tensor) -> Tensor:
+    def answer(self, x: Inputs) -> Tensor:
         """Return the logits of x[B, ...], and adapt to it if that is possible."""
-        if not bool(x.sum().isfinite()):
+        if not self._tried:
+            check_first_batch(self.network, self.adapter, x)
+            self._tried = True
+        if not is_finite(x):
             self.skipped += 1
             return self._ask_source(x)
-        too_small = self._refusal(len(x))
+        too_small = self._refusal(count_rows(x))
         if self._refusal(1):
             self.window.add(x)
         if not too_small:
@@ -107,11 +113,11 @@ class Adaptation:
             return self._ask_source(x)
         assert self.window.images is not None
         rows = self._step(self.window.images, adapting=self.window.due() and not self.frozen)
-        return rows[-(len(rows) // self.window.size * len(x)) :]
+        return rows[-(len(rows) // self.window.size * count_rows(x)) :]
 
-    def _step(self, x: Tensor, adapting: bool) -> Tensor:
+    def _step(self, x: Inputs, adapting: bool) -> Tensor:
         """Adapt to a batch of finite values and return its logits; the source's if the result is not finite."""
-        self._study(len(x))
+        self._study(count_rows(x))
         due = adapting and is_due(self.signals or first_signals(1), self.check, self.alarms, self.resting)
         if self.resting and not due:
             return self._watched(self._ask_source(x))
@@ -126,7 +132,7 @@ class Adaptation:
             self._judge()
         return self._watched(self._ask_source(x) if self.resting else logits)
 
-    def _adapt_and_predict(self, x: Tensor) -> tuple[Client, Tensor]:
+    def _adapt_and_predict(self, x: Any) -> tuple[Client, Tensor]:
         adapter, network = self.adapter, self.network
         if self.predict == "before":
             return adapter.adapt(network, self.client, x), adapter.predict_before(network, self.client, x)
@@ -138,10 +144,10 @@ class Adaptation:
             self._one_pass = torch.allclose(adapter.adapt_and_predict(network, self.client, x)[1], logits)
         return client, logits
 
-    def _predict(self, client: Client, x: Tensor) -> Tensor:
+    def _predict(self, client: Client, x: Any) -> Tensor:
         return self.adapter.predict(self.network, client, x)
 
-    def _ask_source(self, x: Tensor) -> Tensor:
+    def _ask_source(self, x: Inputs) -> Tensor:
         return self.network({}, x).logits
 
     def _watched(self, logits: Tensor) -> Tensor:
@@ -150,14 +156,14 @@ class Adaptation:
         self.signals = watch(old, logits)
         return logits
 
-    def _compare(self, before: Client, x: Tensor, logits: Tensor) -> None:
+    def _compare(self, before: Client, x: Inputs, logits: Tensor) -> None:
         """Check the adapted model against the source model, on the images and on mirrored ones."""
         old = self.signals or first_signals(logits.shape[-1], logits.device)
-        has_mirror = x.dim() == 4 and not self.network.dense
-        stride = max(1, len(x) // SOURCE_IMAGES) if is_calm(old) and not self.network.dense else 1
-        few, rows = x[::stride], torch.arange(len(logits), device=x.device)[::stride]
+        stride = max(1, count_rows(x) // SOURCE_IMAGES) if is_calm(old) and not self.network.dense else 1
+        few = map_tensors(lambda t: t[::stride], x)
+        rows = torch.arange(len(logits), device=logits.device)[::stride]
         plain = self._ask_source(few)
-        if not has_mirror:
+        if not isinstance(x, Tensor) or not isinstance(few, Tensor) or x.dim() != 4 or self.network.dense:
             self.signals = compare(old, Views(logits, logits), Views(plain, plain), rows, self.adapter.calibrated)
             return
         if self.predict == "before":
