@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -42,6 +42,12 @@ def device(
         Path | None, typer.Option(help="Folder of clean images, for the adapters that need some.")
     ] = None,
     compute: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    guard: Annotated[
+        Literal["reset", "freeze", "off"] | None,
+        typer.Option(help="What an alarm does; usually reset, and off with --lockstep.", show_default=False),
+    ] = None,
+    check: Annotated[int, typer.Option(help="Batches between checks of the model's health; 0: none.")] = 10,
+    window: Annotated[int, typer.Option(help="Last images, among which batches that are too small are seen.")] = 16,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings in the log.")] = False,
 ) -> None:
     """Predict and adapt on this machine: alone, or as one device of a fleet. It goes on where it was stopped.
@@ -72,6 +78,9 @@ def device(
             classes,
             source_images,
             compute,
+            guard,
+            check,
+            window,
         )
     )
 

@@ -10,6 +10,7 @@ source model answers. `guard` says what happens when adapting does harm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
+from fedctta.core.tensors import like, named, under
 from fedctta.errors import UserError
 from fedctta.online.batches import Window, is_finite
 from fedctta.online.first_batch import check_first_batch
@@ -38,14 +40,21 @@ from fedctta.online.health import (
     summarise,
     watch,
 )
+from fedctta.registry import read
 
 Predict = Literal["after", "before"]
+
+Exchange = Callable[[Client, Any], Client]
 
 SOURCE_IMAGES = 32  # of a batch that a calm check shows to the source model
 
 
 class Adaptation:
-    """A client that adapts to one batch after another. All tensors are on the network's device."""
+    """A client that adapts to one batch after another. All tensors are on the network's device.
+
+    `seen` is the batch last adapted to. `exchange`, if there is one, is what a server makes of the adapted client,
+    given that batch too; the result predicts the batch.
+    """
 
     def __init__(
         self,
@@ -60,6 +69,8 @@ class Adaptation:
         check: int = 10,
         seed: int = 0,
     ) -> None:
+        read(predict, Predict, "predict")
+        read(guard, Guard, "guard")
         adapter.check(network, 2)
         if check < 0:
             raise UserError(f"check={check} must not be negative (0: never check)")
@@ -70,6 +81,8 @@ class Adaptation:
         self.source_images: Any = source_images
         self.learnt: Tensors | None = None
         self.window = Window(window)
+        self.seen: Inputs | None = None
+        self.exchange: Exchange | None = None
         self._one_pass: bool | None = None if one_pass and predict == "after" else False
         self._refusals: dict[int, str] = {}
         self.frozen = self._tried = False
@@ -126,7 +139,7 @@ class Adaptation:
         if not _finite(client, logits):
             self.skipped += 1
             return self._ask_source(x)
-        self.client, self.batches = client, self.batches + adapting
+        self.client, self.batches, self.seen = client, self.batches + adapting, x if adapting else self.seen
         if due:
             self._compare(before, x, logits)
             self._judge()
@@ -136,6 +149,9 @@ class Adaptation:
         adapter, network = self.adapter, self.network
         if self.predict == "before":
             return adapter.adapt(network, self.client, x), adapter.predict_before(network, self.client, x)
+        if self.exchange is not None:
+            client = self.exchange(adapter.adapt(network, self.client, x), x)
+            return client, adapter.predict(network, client, x)
         if self._one_pass:
             return adapter.adapt_and_predict(network, self.client, x)
         client = adapter.adapt(network, self.client, x)
@@ -207,6 +223,38 @@ class Adaptation:
                 self._refusals[batch] = str(error)
         return self._refusals[batch]
 
+    def state(self) -> Tensors:
+        """Return everything that `restore` needs to go on as if nothing had been, except the window."""
+        parts = {"own": self.client.own, "private": self.client.private, "learnt": self.learnt or {}}
+        parts["signals"] = self.signals._asdict() if self.signals else {}
+        if self._healthy is not self.client:
+            parts |= {"healthy.own": self._healthy.own, "healthy.private": self._healthy.private}
+        alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in self.alarms]
+        parts["count"] = {
+            "batches": torch.tensor([self.batches, self.skipped, int(self.frozen), int(self.resting)]),
+            "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
+        }
+        return {name: t for part, group in parts.items() for name, t in named(part, group).items()}
+
+    def restore(self, tensors: Tensors) -> bool:
+        """Go on from what `state` gave; return False, without a change, if it is of another method or version."""
+        learnt, signals = under("learnt", tensors), under("signals", tensors)
+        wanted = Client(self.client.own, {**self.client.private, **learnt})
+        client = _like(wanted, under("own", tensors), under("private", tensors))
+        healthy = _like(wanted, under("healthy.own", tensors), under("healthy.private", tensors))
+        if client is None:
+            return False
+        self.learnt = {name: t.to(self.network.device) for name, t in learnt.items()} or self.learnt
+        self.take_up(client)
+        self._healthy = healthy or client
+        if "count.batches" in tensors:
+            self.batches, self.skipped, frozen, resting = tensors["count.batches"].tolist()
+            self.frozen, self.resting = bool(frozen), bool(resting) and self.guard != "off"
+            self.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
+        known = signals.keys() == set(Signals._fields)
+        self.signals = Signals(**{n: t.to(self.network.device) for n, t in signals.items()}) if known else None
+        return True
+
     @property
     def health(self) -> Health:
         """How the device fares."""
@@ -221,6 +269,15 @@ class Adaptation:
             weights_distance=weights,
             alarms=self.alarms,
         )
+
+
+def _like(wanted: Client, own: Tensors, private: Tensors) -> Client | None:
+    """Return the values on the device and in the memory order of `wanted`; None if they are not of its form."""
+    found = Client(own, private)
+    for old, new in zip(wanted, found, strict=True):
+        if old.keys() != new.keys() or any(old[name].shape != new[name].shape for name in old):
+            return None
+    return Client(*({n: like(t, new[n]) for n, t in old.items()} for old, new in zip(wanted, found, strict=True)))
 
 
 def _finite(client: Client, logits: Tensor) -> bool:

@@ -19,14 +19,13 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.core.outputs import Inputs, PickLogits, count_rows, map_tensors, pick_logits
-from fedctta.core.tensors import named, under
+from fedctta.core.tensors import like
 from fedctta.errors import UserError
 from fedctta.online.adaptation import Adaptation, Predict
 from fedctta.online.batches import Given, GivenInputs, to_batch
 from fedctta.online.guard import Guard
-from fedctta.online.health import Alarm, Health, Signals
-from fedctta.online.saved import like, read_state, write_state
-from fedctta.registry import read
+from fedctta.online.health import Health
+from fedctta.online.saved import read_state, write_state
 
 
 def adapt(
@@ -59,8 +58,6 @@ def adapt(
     if first is None:
         raise UserError(f"{type(module).__name__} has no weights, so there is nothing to adapt: give a trained model")
     adapter = _make(method, parameters)
-    read(predict, Predict, "predict")
-    read(guard, Guard, "guard")
     images = _check_images(adapter, source_images, first)
     words = {"predict": predict, "window": window, "one_pass": one_pass, "guard": guard, "check": check, "seed": seed}
     network = Network(module, first.device, dense, output=output)
@@ -228,36 +225,13 @@ class AdaptedModel(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the state to a file, with the method and its parameters; not the source's tensors."""
         now = self.adaptation
-        parts = {"own": now.client.own, "private": now.client.private, "learnt": now.learnt or {}}
-        parts["signals"] = now.signals._asdict() if now.signals else {}
-        alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in now.alarms]
-        parts["count"] = {
-            "batches": torch.tensor([now.batches, now.skipped, int(now.frozen), int(now.resting)]),
-            "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
-        }
-        tensors = {name: t for part, group in parts.items() for name, t in named(part, group).items()}
-        write_state(Path(path), now.network, now.adapter, tensors)
+        write_state(Path(path), now.network, now.adapter, now.state())
 
     def load(self, path: str | Path) -> None:
         """Go on from what `save` wrote, for the same module, method and parameters."""
         now = self.adaptation
-        tensors = tree_map_only(
-            Tensor, lambda t: t.to(self._first.device), read_state(Path(path), now.network, now.adapter)
-        )
-        learnt, signals = under("learnt", tensors), under("signals", tensors)
-        wanted, found = (
-            (now.client.own, {**now.client.private, **learnt}),
-            (under("own", tensors), under("private", tensors)),
-        )
-        if any(old.keys() != new.keys() for old, new in zip(wanted, found, strict=True)):
+        if not now.restore(read_state(Path(path), now.network, now.adapter)):
             raise UserError(f"{path} is a state of another version of this method: begin with a new one")
-        now.learnt = learnt or now.learnt
-        own, private = ({n: like(t, new[n]) for n, t in old.items()} for old, new in zip(wanted, found, strict=True))
-        now.take_up(Client(own, private))
-        now.batches, now.skipped, frozen, resting = tensors["count.batches"].tolist()
-        now.frozen, now.resting = bool(frozen), bool(resting)
-        now.signals = Signals(**signals) if signals else None
-        now.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
 
     def extra_repr(self) -> str:
         """Say which method adapts which module."""

@@ -145,11 +145,35 @@ def test_two_devices_do_not_share_a_state(settings):
         ({"min_batch": 0}, "--min-batch 0"),
         ({"name": ""}, "--name"),
         ({"lockstep": True}, "add --socket"),
+        ({"window": 1}, "--window 1 must be at least 2"),
+        ({"check": -1}, "--check -1 must be at least 0"),
+        ({"guard": "freeze", "check": 0}, "--guard freeze acts on what checks find and --check 0 asks for none"),
     ],
 )
 def test_settings_that_cannot_be_are_told(settings, changes, said):
     with pytest.raises(UserError, match=said):
         replace(settings, **changes)
+
+
+def test_the_guard_resets_unless_the_device_is_to_equal_a_simulation(settings, tmp_path):
+    assert settings.guard_or_usual == "reset"
+    lockstep = replace(settings, lockstep=True, socket=tmp_path / "s")
+    assert lockstep.guard_or_usual == "off"
+    assert replace(lockstep, guard="reset").guard_or_usual == "reset"
+
+
+def test_every_image_of_a_folder_is_predicted_also_one_by_one_and_the_last(settings, tmp_path, caplog):
+    caplog.set_level("INFO")
+    for k, batch in enumerate((1, 7)):
+        assert (
+            run_device(replace(settings, batch=batch, state=tmp_path / f"s{k}", adapter="tent", parameters={})).images
+            == IMAGES
+        )
+        rows = [json.loads(line) for line in (tmp_path / f"s{k}" / "predictions.jsonl").read_text().splitlines()]
+        assert len({row["id"] for row in rows}) == IMAGES
+        told = json.loads((tmp_path / f"s{k}" / "health.json").read_text())
+        assert told["batches"] == (IMAGES // 16 if batch == 1 else -(-IMAGES // 7))
+    assert caplog.messages[-1].startswith("device-0: the adapted model answers; estimated accuracy")
 
 
 def test_parameters_are_those_of_the_adapter():
