@@ -119,6 +119,7 @@ class Adaptation:
         if self._refusal(1):
             self.window.add(x)
         if not too_small:
+            self.window.fresh = 0  # what is adapted to now is not to be adapted to again
             return self._step(x, adapting=not self.frozen)
         if not self.window.size:
             raise UserError(f"{too_small}; or window=16, to see small batches among the last images")

@@ -164,15 +164,16 @@ def test_the_guard_resets_unless_the_device_is_to_equal_a_simulation(settings, t
 
 def test_every_image_of_a_folder_is_predicted_also_one_by_one_and_the_last(settings, tmp_path, caplog):
     caplog.set_level("INFO")
-    for k, batch in enumerate((1, 7)):
-        assert (
-            run_device(replace(settings, batch=batch, state=tmp_path / f"s{k}", adapter="tent", parameters={})).images
-            == IMAGES
-        )
-        rows = [json.loads(line) for line in (tmp_path / f"s{k}" / "predictions.jsonl").read_text().splitlines()]
-        assert len({row["id"] for row in rows}) == IMAGES
-        told = json.loads((tmp_path / f"s{k}" / "health.json").read_text())
-        assert told["batches"] == (IMAGES // 16 if batch == 1 else -(-IMAGES // 7))
+    (tmp_path / "few").mkdir()
+    for path in sorted((tmp_path / "images").iterdir())[:36]:
+        path.rename(tmp_path / "few" / path.name)
+    settings = replace(settings, data=f"folder:{tmp_path}/few", adapter="tent", parameters={})
+    for batch, adapted_to in ((1, 36 // 16), (7, 5)):  # the last image of five batches of 7 is seen among others
+        state = tmp_path / f"state-{batch}"
+        assert run_device(replace(settings, batch=batch, state=state)).images == 36
+        rows = [json.loads(line) for line in (state / "predictions.jsonl").read_text().splitlines()]
+        assert len({row["id"] for row in rows}) == 36
+        assert json.loads((state / "health.json").read_text())["batches"] == adapted_to
     assert caplog.messages[-1].startswith("device-0: the adapted model answers; estimated accuracy")
 
 
