@@ -20,7 +20,7 @@ def device(
     model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],
     data: Annotated[str, typer.Option(help="folder:PATH, watch:PATH, stdin, python:module:name, stream:dataset=...")],
     state: Annotated[Path, typer.Option(help="Folder of what the device keeps over restarts.")],
-    weights: Annotated[str, typer.Option(help="A .safetensors file, or the data set they were trained on.")] = "auto",
+    weights: Annotated[str, typer.Option(help="A file, the data set they were trained on, or random.")] = "auto",
     adapter: Annotated[
         str, typer.Option(help="What it does with a batch. Without --lockstep bn has bn.momentum=0.3, not 1.")
     ] = "bn",

@@ -177,6 +177,17 @@ def test_every_image_of_a_folder_is_predicted_also_one_by_one_and_the_last(setti
     assert caplog.messages[-1].startswith("device-0: the adapted model answers; estimated accuracy")
 
 
+def test_a_device_that_is_refused_leaves_no_folder(settings, tmp_path):
+    refused = replace(settings, classes="a,b,c,d")
+    with pytest.raises(UserError, match="check --model and --classes"):
+        run_device(refused)
+    assert not settings.state.exists()
+    run_device(replace(settings, data=f"folder:{tmp_path}/images", batch=300))
+    with pytest.raises(UserError, match="another model"):
+        run_device(replace(settings, parameters={"momentum": 0.2}))
+    assert lines(settings.state / "predictions.jsonl") == IMAGES
+
+
 def test_parameters_are_those_of_the_adapter():
     assert read_parameters("bn", ["bn.momentum=0.1"]) == {"momentum": "0.1"}
     with pytest.raises(UserError, match="no effect"):

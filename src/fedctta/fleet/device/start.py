@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,30 @@ class Settings:
 
 
 def run_device(settings: Settings) -> StreamPosition:
-    """Run a device until its data end or it is asked to stop; return its place."""
+    """Run a device until its data end or it is asked to stop; return its place.
+
+    A device that is refused before its first prediction leaves no folder behind.
+    """
+    new = not settings.state.exists()
+    try:
+        return _run(settings)
+    except UserError:
+        if new:
+            _remove_if_empty(settings.state)
+        raise
+
+
+def _remove_if_empty(state: Path) -> None:
+    """Remove a state folder in which nothing is saved or predicted."""
+    (state / "lock").unlink(missing_ok=True)
+    rows = state / "predictions.jsonl"
+    if rows.exists() and not rows.stat().st_size:
+        rows.unlink()
+    with suppress(OSError):  # there is something in it, or no folder
+        state.rmdir()
+
+
+def _run(settings: Settings) -> StreamPosition:
     compute = choose_device(settings.compute)
     dataset, seed, number = "", seed_of(settings.name), 0
     images = images_from(settings.source_images, settings.adapter, compute)
