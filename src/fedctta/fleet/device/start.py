@@ -124,7 +124,8 @@ def _run(settings: Settings) -> StreamPosition:
     with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
         keep = DeviceState(settings.state, identity(network, adapter), settings.save_every)
         adaptation = _adaptation(settings, equipment)
-        adaptation.take_up(first_client(network, adapter, images, settings.batch, seed, number))
+        studied = settings.batch if settings.batch > 1 else settings.window  # single images are adapted to together
+        adaptation.take_up(first_client(network, adapter, images, studied, seed, number))
         place = keep.load(adaptation)
         adaptation.frozen = adaptation.frozen and adaptation.guard == "freeze"
         out = settings.out or settings.state / "predictions.jsonl"
