@@ -11,14 +11,14 @@ from torch import nn
 
 from fedctta.core import outputs
 from fedctta.core.network import Network
-from fedctta.core.outputs import pick_logits
+from fedctta.core.outputs import count_rows, pick_logits, split_rows
 from fedctta.errors import UserError
 
 LOGITS = torch.arange(6.0).view(2, 3)
 
 
 def test_the_example_in_the_docstring():
-    assert doctest.testmod(outputs) == (0, 2)
+    assert doctest.testmod(outputs) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,30 @@ def test_batches_may_be_tuples_and_mappings():
     expected = module(left, right)["answer"]
     torch.testing.assert_close(network({}, (left, right)).logits, expected)
     torch.testing.assert_close(network({}, {"right": right, "left": left}).logits, expected)
+
+
+def test_rows_of_a_batch_are_counted_and_split():
+    batch = {"ids": torch.arange(10).view(5, 2), "age": torch.arange(5.0)}
+    assert count_rows(batch) == count_rows(tuple(batch.values())) == count_rows(batch["ids"]) == 5
+    first, second, third = split_rows(batch, 2)
+    assert third["ids"].tolist() == [[8, 9]]
+    assert torch.equal(torch.cat([part["age"] for part in (first, second, third)]), batch["age"])
+
+
+class Words(nn.Module):
+    """Ends in a linear layer for every word, whose outputs are averaged."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x).mean(1)
+
+
+def test_a_classifier_of_words_gives_no_features_of_images():
+    network = Network(Words())
+    assert network.has_features
+    output = network({}, torch.randn(2, 5, 4))
+    assert not network.has_features
+    assert output.features is output.logits

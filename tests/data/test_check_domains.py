@@ -55,6 +55,8 @@ def test_good_data_pass():
         (images(np.zeros(5, np.uint8)), r"have shape \(5,\): give uint8 \[n, H, W, C\]"),
         (images(np.zeros(5, np.float32)), r"have shape \(5,\): give \[n, ...\]"),
         (images([[1, 2], [3]]), "'b' are no array"),
+        (images([pictures(1)[0], pictures(1, 7)[0]]), r"'b' have different sizes, \(6, 6, 3\) and \(7, 7, 3\)"),
+        ({"names": None}, "Domains.names is None: give a tuple"),
         (images(np.full((5, 2), np.inf)), "hold NaN or infinity"),
         (images(np.zeros((5, 2))), "'b' are float32, those of 'a' uint8: give one type"),
         (labels(np.array([0, 1, 2, 0, 0])), "hold 2: give 0 to 1, for there are 2 classes"),

@@ -54,6 +54,16 @@ def test_domains_of_their_own_sizes_are_read_as_the_stream_gives_them(schedule, 
                 assert torch.equal(one, other)
 
 
+def test_images_shown_again_to_fill_a_batch_have_no_label(domains, device):
+    stream = build(NIID(clusters=2), domains, clients=4, slots=3, batch=5, seed=0, everything=True)
+    there = DeviceStream(stream, domains, device)
+    assert stream.counted is not None
+    for t in range(len(stream)):
+        slot, read = stream.slot(t), there.read(t)
+        assert torch.equal(read.x.cpu(), to_input(slot.images))
+        assert read.labels.tolist() == slot.labels.tolist()
+
+
 def test_the_images_of_one_data_set_stay_until_it_is_gone(make_domains, device):
     data, other = make_domains(), make_domains(seed=1)
     streams = [build(NIID(clusters=2), each, clients=4, slots=3, batch=4, seed=0) for each in (data, other)]

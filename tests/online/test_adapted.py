@@ -258,6 +258,18 @@ def test_a_ragged_last_batch_is_predicted(tiny_module):
         assert model(batches()[1][:3]).shape == (3, 3)
 
 
+def test_a_small_batch_after_large_ones_is_not_a_reason_to_adapt_to_those_again(tiny_module):
+    model = fedctta.adapt(tiny_module, "tent", window=4, guard="off")
+    images = batches(3, 2).flatten(0, 1)
+    model(images[:4])
+    own = model.client.own
+    model(images[4:5])
+    assert model.client.own is own
+    for k in range(1, 4):
+        model(images[k : k + 1])
+    assert model.health.batches == 2
+
+
 def test_without_a_window_a_small_batch_is_refused_with_methods_that_can(tiny_module):
     model = fedctta.adapt(tiny_module, "tent", window=0)
     with pytest.raises(UserError, match=r"use batch=2 or more, or adapter .*norm-alpha.*window=16"):

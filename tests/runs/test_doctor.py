@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import sleep
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,8 @@ from fedctta.core.network import Network
 from fedctta.data.shapes import load as load_shapes
 from fedctta.models.inputs import Normalise, to_input
 from fedctta.models.zoo import load_model
-from fedctta.runs.doctor import IMAGENET, compare_cost, examine, misfit, try_adapters
+from fedctta.runs.datasets import load_data
+from fedctta.runs.doctor import FITTED, IMAGENET, compare_cost, examine, fit_channels, misfit, try_adapters
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,33 @@ def test_a_planted_wrong_scaling_is_found(plant, remedy, trained, clean):
     assert remedy in finding.text
 
 
+@pytest.mark.parametrize(
+    ("mean", "std"),
+    [((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)), ((0.1307,) * 3, (0.3081,) * 3), ((0.7, 0.2, 0.5), (0.5,) * 3)],
+)
+def test_a_planted_mean_and_deviation_of_any_kind_is_found(mean, std, trained, clean):
+    found = examine(Network(nn.Sequential(Normalise(mean, std), trained)), *clean)
+    assert of(found, "normalisation").level == "wrong"
+    assert "expect" in of(found, "range").text
+
+
+def test_what_channels_should_be_is_what_undoes_a_planted_mean_and_deviation(trained, clean):
+    x = clean[0][:FITTED]
+    right_mean, right_std, _ = fit_channels(Network(trained), x)
+    mean, std, left = fit_channels(Network(nn.Sequential(Normalise((0.4,) * 3, (0.25,) * 3), trained)), x)
+    assert left < 0.1
+    assert torch.allclose(mean, right_mean * 0.25 + 0.4, atol=0.05)
+    assert torch.allclose(std, right_std * 0.25, atol=0.03)
+
+
+@pytest.mark.parametrize("domain", ["contrast", "fog"])
+def test_a_shift_of_the_domain_is_told_as_such(domain, trained):
+    data = load_data("shapes-c", 5, domain, None, "auto", None)
+    finding = of(examine(Network(trained), to_input(np.asarray(data.images[domain][:64]))), "normalisation")
+    assert finding.level == "note"
+    assert "the images differ from those of training" in finding.text
+
+
 def test_images_of_another_scale_are_found(trained, clean):
     images, labels = clean
     assert "divide by 255" in of(examine(Network(trained), 255 * images, labels), "normalisation").text
@@ -75,7 +104,7 @@ def test_misfit_is_the_divergence_by_hand():
     module[1].running_var.fill_(4.0)
     x = torch.tensor([[2.0], [4.0]])  # mean 3, variance 1
     expected = ((3 - 1) ** 2 / 4 + 1 / 4 - 1 - torch.tensor(1 / 4).log()) / 2
-    assert misfit(Network(module), x) == pytest.approx(float(expected))
+    assert float(misfit(Network(module), x)) == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +115,8 @@ def test_misfit_is_the_divergence_by_hand():
             "input",
             "first layer takes 1 channels",
         ),
-        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1)), "output", "one logit per class"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1)), "output", "as for regression"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3)), "output", "one logit per class"),
     ],
 )
 def test_what_does_not_fit_is_told(module, about, said, clean):
@@ -111,6 +141,10 @@ def test_adapters_are_tried(tiny_network):
     assert fits["none"].refusal == fits["bn"].refusal == ""
     assert fits["cotta"].cost > fits["none"].cost > 0
     assert "rotta.side" in fits["rotta"].refusal
+    table = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+    refusals = {fit.name: fit.refusal for fit in try_adapters(Network(table), torch.rand(4, 5), torch.rand(4, 5))}
+    assert refusals["tent"] == ""
+    assert "works on colour pictures [batch, 3, height, width] and a batch has images of 5" in refusals["roid"]
     assert list(fits)[-1] in {name for name, fit in fits.items() if fit.refusal}
 
 

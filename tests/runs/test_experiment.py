@@ -204,6 +204,22 @@ def test_a_model_that_does_not_fit_is_refused(play):
         play(model=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nn.Linear(2, 2).state_dict(), "model is a dictionary, perhaps a state dict: build the model, and load it"),
+        (lambda: 1 / 0, "model is a function: call it, and give the torch.nn.Module that it returns"),
+        (nn.Identity, "model is a type: call it"),
+        ([nn.Identity()], "model is a list: give one torch.nn.Module, a name, or names"),
+        (None, "model is a NoneType: give one torch.nn.Module"),
+    ],
+)
+def test_what_is_no_model_is_one_line(play, model, said):
+    with pytest.raises(UserError, match=said) as refused:
+        play(model=model)
+    assert len(str(refused.value)) < 120
+
+
 def test_wrong_numbers_are_refused_before_anything_runs(play):
     with pytest.raises(UserError, match="batch=2 or more"):
         play(batch=1)

@@ -152,9 +152,16 @@ def test_data_sets_of_torch_are_taken_as_they_are(hospital, play):
     assert (theirs.correct == ours.correct).all()
 
 
-def test_what_is_not_shown_of_shared_images_is_said_too(domains, play):
+def test_images_that_domains_share_are_all_predicted_unless_fewer_slots_are_asked_for(domains, play):
     (record,) = play(domains, clients=4, batch=5)
-    assert record.settings["notes"] == ["images not shown: 8 of the 48 of every domain"]
+    assert record.settings["slots"] == 3
+    assert record.class_seen.sum((1, 2)).tolist() == [48, 48, 48]
+    assert record.settings["notes"] == [
+        "images shown again to fill up last batches, counted once: 12 of d0, 12 of d1, 12 of d2"
+    ]
+    (two,) = play(domains, clients=4, batch=5, slots=2)
+    assert two.settings["notes"] == ["images not shown: 8 of the 48 of every domain"]
+    assert two.class_seen.sum((1, 2)).tolist() == [40, 40, 40]
     (all_,) = play(domains, clients=4, batch=4)
     assert all_.settings["notes"] == []
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import doctest
 
+import numpy as np
 import pytest
 
 from fedctta.errors import UserError
 from fedctta.runs import samples
-from fedctta.runs.samples import load_sample
+from fedctta.runs.samples import load_sample, read_data_word
 
 
 def test_the_example_in_the_docstring():
@@ -21,6 +22,12 @@ def test_images_come_from_every_domain():
     assert labels.shape == (10,)
     assert network({}, x).logits.shape == (10, 10)
     assert abs(float(x[:5].mean() - x[5:].mean())) > 1e-3
+
+
+def test_a_path_to_arrays_is_one_to_arrays(tmp_path):
+    assert read_data_word([f"data={tmp_path}"])[0] == "dataset=folders"
+    np.save(tmp_path / "a.npy", np.zeros((2, 4, 4, 3), np.uint8))
+    assert read_data_word([f"data={tmp_path}"]) == ["dataset=arrays", f"folder={tmp_path}"]
 
 
 def test_several_values_are_refused():

@@ -58,6 +58,23 @@ def shown(stream):
     return everything, counting, truth
 
 
+@given(st.integers(1, 30), st.integers(1, 5), st.integers(1, 6), st.integers(0, 3))
+def test_images_that_domains_share_are_all_predicted_and_a_client_sees_the_same_everywhere(size, clients, batch, seed):
+    one = domains([size, size])
+    data = Domains(one.names, one.images, one.labels["d0"], one.classes)
+    slots = slots_of_all(data, Disjoint(), clients, batch)
+    stream = build(IID(), data, clients, slots, batch, seed, everything=True)
+    everything, counting, truth = shown(stream)
+    lasts = ceil(ceil(size / clients) / batch)
+    assert len(stream) == 2 * lasts
+    assert counting[0] == counting[1] == Counter(range(size))
+    assert everything[0] == everything[1]
+    assert truth[0] == Counter(data.labels.tolist())
+    for t in range(lasts):
+        assert (stream.slot(t).images == stream.slot(t + lasts).images).all()
+    assert (stream.counted is None) == (lasts * clients * batch == size)
+
+
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=4)
 
 

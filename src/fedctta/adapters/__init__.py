@@ -23,6 +23,8 @@ from fedctta.registry import Registry
 class Adapter:
     """A client method: how a client starts, adapts to a batch, and predicts.
 
+    A batch x is a tensor. On one device it may also be a tuple or dictionary of tensors (see `core.outputs`), unless
+    the method works on `pictures`: other methods hand x to the network, and ask nothing of it but `count_rows`.
     What others must know of it stands in class attributes. `title` and `colour` are not inherited.
     """
 

@@ -31,6 +31,7 @@ from fedctta.adapters.tent import AffineAdapter
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import refreshed
+from fedctta.core.outputs import Inputs, split_rows
 from fedctta.core.tensors import choose, masked_mean, named, only, under
 from fedctta.errors import UserError
 
@@ -65,16 +66,16 @@ class EATA(AffineAdapter):
         """As many as asked for, unless nothing is anchored."""
         return self.images if self.fisher else 0
 
-    def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
+    def study(self, network: Network, images: Inputs, batch: int) -> Tensors:
         """Return the Fisher information of the source model's scales and shifts."""
         own = only(network.affine, network.state)
 
-        def loss(weights: Tensors, x: Tensor) -> Tensor:
+        def loss(weights: Tensors, x: Inputs) -> Tensor:
             logits = network(weights, x, refreshed()).logits
             return F.cross_entropy(logits, logits.detach().argmax(-1))
 
         total = {name: torch.zeros_like(tensor) for name, tensor in own.items()}
-        batches = torch.split(images, batch)
+        batches = split_rows(images, batch)
         for x in batches:
             gradient = torch.func.grad(loss)(own, x)
             total = {name: t + gradient[name].square() / len(batches) for name, t in total.items()}

@@ -22,6 +22,7 @@ from fedctta.adapters.common.needs import Need
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Output
 from fedctta.core.norms import refreshed, training
+from fedctta.core.outputs import count_rows
 from fedctta.errors import UserError
 
 
@@ -67,7 +68,7 @@ class NormAlpha(StatisticsAdapter):
         return not communicates
 
     def _mix(self, network: Network, x: Tensor) -> Output:
-        alpha = len(x) / (len(x) + self.prior) if self.prior else self.alpha
+        alpha = count_rows(x) / (count_rows(x) + self.prior) if self.prior else self.alpha
         return network({}, x, refreshed(alpha))
 
 

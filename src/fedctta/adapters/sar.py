@@ -70,7 +70,7 @@ class SAR(AffineAdapter):
             return value, (passed, value.detach())
 
         slope = torch.func.grad(loss, has_aux=True)
-        first, (passed, _) = slope(client.own, x.new_ones(()))
+        first, (passed, _) = slope(client.own, next(iter(client.own.values())).new_ones(()))
         norm = torch.stack([g.square().sum() for g in first.values()]).sum().sqrt().clamp_min(1e-12)
         uphill = {name: w + self.rho * first[name] / norm for name, w in client.own.items()}
         second, (passed, value) = slope(uphill, passed)

@@ -54,7 +54,7 @@ class T3A(Adapter):
         z = network({}, x).features
         logits = self._logits(network, z)
         h, label = entropy(logits), logits.argmax(-1)
-        theirs = torch.arange(logits.shape[-1], device=x.device)[:, None] == label  # [K, B]
+        theirs = torch.arange(logits.shape[-1], device=z.device)[:, None] == label  # [K, B]
         offered = torch.where(theirs, h, torch.inf)
         certain, places = torch.cat([client.private["entropy"], offered], 1).topk(self.supports, largest=False)
         everybody = torch.cat([client.private["supports"], z.expand(len(theirs), *z.shape)], 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ def device(
     model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],
     data: Annotated[str, typer.Option(help="folder:PATH, watch:PATH, stdin, python:module:name, stream:dataset=...")],
     state: Annotated[Path, typer.Option(help="Folder of what the device keeps over restarts.")],
-    weights: Annotated[str, typer.Option(help="A .safetensors file, or the data set they were trained on.")] = "auto",
+    weights: Annotated[str, typer.Option(help="A file, the data set they were trained on, or random.")] = "auto",
     adapter: Annotated[
         str, typer.Option(help="What it does with a batch. Without --lockstep bn has bn.momentum=0.3, not 1.")
     ] = "bn",
@@ -42,6 +42,12 @@ def device(
         Path | None, typer.Option(help="Folder of clean images, for the adapters that need some.")
     ] = None,
     compute: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    guard: Annotated[
+        Literal["reset", "freeze", "off"] | None,
+        typer.Option(help="What an alarm does; usually reset, and off with --lockstep.", show_default=False),
+    ] = None,
+    check: Annotated[int, typer.Option(help="Batches between checks of the model's health; 0: none.")] = 10,
+    window: Annotated[int, typer.Option(help="Last images, among which batches that are too small are seen.")] = 16,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings in the log.")] = False,
 ) -> None:
     """Predict and adapt on this machine: alone, or as one device of a fleet. It goes on where it was stopped.
@@ -72,6 +78,9 @@ def device(
             classes,
             source_images,
             compute,
+            guard,
+            check,
+            window,
         )
     )
 

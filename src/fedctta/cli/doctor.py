@@ -20,7 +20,8 @@ def doctor(
 ) -> None:
     """Say whether a model and images fit each other, and which adapters work on them.
 
-    The keys are those of a run; data=X stands for dataset=X, or, if X is a path, for dataset=folders folder=X.
+    The keys are those of a run; data=X stands for dataset=X, or, if X is a path, for dataset=folders folder=X, or
+    dataset=arrays if there are .npy or .npz files.
 
     Example: fedctta doctor model=my_models:make weights=my.pt data=my_images size=64
     """
@@ -32,9 +33,9 @@ def doctor(
     for finding in findings:
         out.print(f"{finding.about:>14}  ", end="")
         out.print(f"{finding.text}", style=STYLES[finding.level], highlight=False, soft_wrap=True)
-    wrong = [finding for finding in findings if finding.level == "wrong"]
-    if any(finding.about in ("model", "output") for finding in wrong):
-        raise UserError(f"the model does not fit these images: {wrong[-1].text}")
+    for finding in findings:
+        if finding.level == "wrong" and finding.about in ("model", "output"):
+            raise UserError(f"the model does not fit: {finding.text}")
     if adapters:
         out.print()
         fits = try_adapters(network, x[:TRIED], x)

@@ -90,7 +90,7 @@ class Network:
         bf16: bool = False,
         output: PickLogits = pick_logits,
     ) -> None:
-        self.dense, self.bf16, self._pick_logits = dense, bf16, output
+        self.dense, self.bf16, self.output = dense, bf16, output
         self._pass = _Pass()
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         _put_channels_last(self._module)
@@ -188,19 +188,23 @@ class Network:
                 output = torch.func.functional_call(self._module, {**self.state, **own}, arguments, keywords)
         finally:
             self._pass = _Pass()
-        logits = self._pick_logits(output)
+        logits = self.output(output)
         if len(now.calls) < len(self.norms):  # a layer that was not called keeps what it has
             now.statistics = {n: now.statistics.get(n, own.get(n, t)) for n, t in self.statistics.items()}
         if self.dense and logits.dim() == 4:
             logits = logits.movedim(1, -1).flatten(0, 2)
-        features = logits if now.features is None or not self._fits(logits) else now.features
+        features = logits if now.features is None or not self._fits(logits, now.features) else now.features
         return Output(_full(logits), _full(features), now.statistics)
 
-    def _fits(self, logits: Tensor) -> bool:
-        """Whether the last linear layer gives the logits; if not (a convolution does), the model has no features."""
-        flat = logits.dim() == 2
-        if self.has_features and flat and len(self.state[_tensor(self.classifier, "weight")]) != logits.shape[1]:
-            self.has_features, self.classifier = False, ""
+    def _fits(self, logits: Tensor, features: Tensor) -> bool:
+        """Whether the last linear layer gives the logits; if not, the model has no features.
+
+        Something else may give them (a convolution), or something may follow (a mean over words).
+        """
+        if self.has_features and logits.dim() == 2:
+            classes = len(self.state[_tensor(self.classifier, "weight")])
+            if classes != logits.shape[1] or (not self.dense and features.shape[:-1] != logits.shape[:-1]):
+                self.has_features, self.classifier = False, ""
         return self.has_features
 
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:

@@ -35,6 +35,11 @@ def towards(old: Tensors, new: Tensors, share: float) -> Tensors:
     return {name: torch.lerp(tensor, new[name], share) for name, tensor in old.items()}
 
 
+def like(old: Tensor, new: Tensor) -> Tensor:
+    """Return the values of `new` on the device and in the memory order of `old`."""
+    return torch.empty_like(old).copy_(new)
+
+
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of values[B] over the true entries of mask[B]; 0 if there is none."""
     return (values * mask).sum() / mask.sum().clamp_min(1)

@@ -68,7 +68,7 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def _names(names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise UserError(f"Domains.names is {names!r}: give a tuple of texts, one per domain")
     if not names:
         raise UserError("Domains.names is empty: name at least one domain")
@@ -82,6 +82,11 @@ def _images(name: str, given: Any) -> NDArray[Any]:
     try:
         images = as_array(given)
     except (TypeError, ValueError) as error:
+        shapes = sorted({np.shape(image) for image in given}) if _holds_arrays(given) else []
+        if len(shapes) > 1:
+            raise UserError(
+                f"images of domain {name!r} have different sizes, {shapes[0]} and {shapes[1]}: give all the same shape"
+            ) from error
         raise UserError(f"images of domain {name!r} are no array ({error}): give all of one size") from error
     if images.ndim and not len(images):
         raise UserError(f"domain {name!r} is empty: give it images, or leave it out of Domains.names")
@@ -94,6 +99,10 @@ def _images(name: str, given: Any) -> NDArray[Any]:
     if not np.isfinite(images).all():
         raise UserError(f"images of domain {name!r} hold NaN or infinity: give finite values")
     return images if images.dtype == np.float32 else images.astype(np.float32)
+
+
+def _holds_arrays(given: Any) -> bool:
+    return isinstance(given, Sequence) and all(hasattr(image, "shape") for image in given)
 
 
 def _pictures(name: str, images: NDArray[np.uint8]) -> NDArray[np.uint8]:

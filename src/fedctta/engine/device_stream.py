@@ -38,7 +38,8 @@ class DeviceStream:
         self._images = _upload(data, device)
         self._places = torch.from_numpy(places.astype(np.int32)).to(device)  # [T, N, B], among all domains' images
         # labels [n] that all domains share, or those of every batch, [T, N, B]
-        labels = data.labels_of(data.names[0]) if data.shared else stream.truth(domain, client, visit.clip(0))
+        alike = data.shared and stream.counted is None
+        labels = data.labels_of(data.names[0]) if alike else stream.truth(domain, client, visit.clip(0))
         self._labels = torch.from_numpy(labels).to(device)
         self._domain = torch.from_numpy(stream.domain).to(device)
         self._absent = stream.domain == ABSENT

@@ -1,4 +1,4 @@
-"""Whether a model takes the images it will be given: asked once, before anything is adapted or written."""
+"""Whether a model takes the images it will be given, and answers with classes: asked once, before it adapts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,36 @@ import torch
 from torch import Tensor
 
 from fedctta.core.network import Network
+from fedctta.core.outputs import Inputs, as_arguments
 from fedctta.errors import UserError
 
 
-def try_on(network: Network, x: Tensor) -> Tensor:
-    """Return the source model's logits for images x[B, ...]; refuse images that it cannot take."""
+def try_on(network: Network, x: Inputs) -> Tensor:
+    """Return the source model's logits for a batch; refuse what it cannot take."""
     try:
         with torch.no_grad():
             return network({}, x).logits
-    except (RuntimeError, ValueError) as error:
-        size, reason = "x".join(map(str, x.shape[1:])), str(error).splitlines()[0]
-        raise UserError(f"the model cannot take images of {size}: {reason}; choose one that fits") from error
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"the model cannot take {describe(x)}: {reason}; choose one that fits") from error
+
+
+def describe(x: Inputs) -> str:
+    """Say of what shape one image, or one row of other data, is.
+
+    >>> describe(torch.zeros(4, 3, 8, 9)), describe({"ids": torch.zeros(4, 7), "age": torch.zeros(4)})
+    ('images of 3x8x9', 'ids of 7 and age of 1')
+    """
+    arguments, keywords = as_arguments(x)
+    named = {f"tensor {number}": tensor for number, tensor in enumerate(arguments, 1)} | keywords
+    if isinstance(x, Tensor):
+        named = {"images": x}
+    return " and ".join(f"{name} of {'x'.join(map(str, t.shape[1:])) or '1'}" for name, t in named.items())
+
+
+def refuse_regression(logits: Tensor) -> None:
+    """Refuse a model that gives one number per image."""
+    if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
+        raise UserError(
+            "the model gives one number per image, as for regression: give a logit per class, two for yes or no"
+        )

@@ -10,7 +10,8 @@ source model answers. `guard` says what happens when adapting does harm.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,9 +20,12 @@ from torch.utils._pytree import tree_map
 from fedctta.adapters import Adapter
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
+from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
+from fedctta.core.tensors import like, named, under
 from fedctta.errors import UserError
-from fedctta.online.batches import Window
+from fedctta.online.batches import Window, is_finite
+from fedctta.online.first_batch import check_first_batch
 from fedctta.online.guard import Guard, does_harm, is_calm, is_due, is_healthy
 from fedctta.online.health import (
     Alarm,
@@ -36,14 +40,21 @@ from fedctta.online.health import (
     summarise,
     watch,
 )
+from fedctta.registry import read
 
 Predict = Literal["after", "before"]
+
+Exchange = Callable[[Client, Any], Client]
 
 SOURCE_IMAGES = 32  # of a batch that a calm check shows to the source model
 
 
 class Adaptation:
-    """A client that adapts to one batch after another. All tensors are on the network's device."""
+    """A client that adapts to one batch after another. All tensors are on the network's device.
+
+    `seen` is the batch last adapted to. `exchange`, if there is one, is what a server makes of the adapted client,
+    given that batch too; the result predicts the batch.
+    """
 
     def __init__(
         self,
@@ -51,25 +62,30 @@ class Adaptation:
         adapter: Adapter,
         *,
         predict: Predict = "after",
-        source_images: Tensor | None = None,
+        source_images: Inputs | None = None,
         window: int = 16,
         one_pass: bool = True,
         guard: Guard = "reset",
         check: int = 10,
         seed: int = 0,
     ) -> None:
+        read(predict, Predict, "predict")
+        read(guard, Guard, "guard")
         adapter.check(network, 2)
         if check < 0:
             raise UserError(f"check={check} must not be negative (0: never check)")
         if not check and guard == "freeze":
             raise UserError("guard='freeze' acts on what checks find and check=0 asks for none: give check=10")
         self.network, self.adapter, self.predict, self.guard, self.check = network, adapter, predict, guard, check
-        self.seed, self.source_images = seed, source_images
+        self.seed = seed
+        self.source_images: Any = source_images
         self.learnt: Tensors | None = None
         self.window = Window(window)
+        self.seen: Inputs | None = None
+        self.exchange: Exchange | None = None
         self._one_pass: bool | None = None if one_pass and predict == "after" else False
         self._refusals: dict[int, str] = {}
-        self.frozen = False
+        self.frozen = self._tried = False
         self.reset()
 
     def reset(self) -> None:
@@ -91,15 +107,19 @@ class Adaptation:
         self.resting = False
         self.window.clear()
 
-    def answer(self, x: Tensor) -> Tensor:
+    def answer(self, x: Inputs) -> Tensor:
         """Return the logits of x[B, ...], and adapt to it if that is possible."""
-        if not bool(x.sum().isfinite()):
+        if not self._tried:
+            check_first_batch(self.network, self.adapter, x)
+            self._tried = True
+        if not is_finite(x):
             self.skipped += 1
             return self._ask_source(x)
-        too_small = self._refusal(len(x))
+        too_small = self._refusal(count_rows(x))
         if self._refusal(1):
             self.window.add(x)
         if not too_small:
+            self.window.fresh = 0  # what is adapted to now is not to be adapted to again
             return self._step(x, adapting=not self.frozen)
         if not self.window.size:
             raise UserError(f"{too_small}; or window=16, to see small batches among the last images")
@@ -107,11 +127,11 @@ class Adaptation:
             return self._ask_source(x)
         assert self.window.images is not None
         rows = self._step(self.window.images, adapting=self.window.due() and not self.frozen)
-        return rows[-(len(rows) // self.window.size * len(x)) :]
+        return rows[-(len(rows) // self.window.size * count_rows(x)) :]
 
-    def _step(self, x: Tensor, adapting: bool) -> Tensor:
+    def _step(self, x: Inputs, adapting: bool) -> Tensor:
         """Adapt to a batch of finite values and return its logits; the source's if the result is not finite."""
-        self._study(len(x))
+        self._study(count_rows(x))
         due = adapting and is_due(self.signals or first_signals(1), self.check, self.alarms, self.resting)
         if self.resting and not due:
             return self._watched(self._ask_source(x))
@@ -120,16 +140,19 @@ class Adaptation:
         if not _finite(client, logits):
             self.skipped += 1
             return self._ask_source(x)
-        self.client, self.batches = client, self.batches + adapting
+        self.client, self.batches, self.seen = client, self.batches + adapting, x if adapting else self.seen
         if due:
             self._compare(before, x, logits)
             self._judge()
         return self._watched(self._ask_source(x) if self.resting else logits)
 
-    def _adapt_and_predict(self, x: Tensor) -> tuple[Client, Tensor]:
+    def _adapt_and_predict(self, x: Any) -> tuple[Client, Tensor]:
         adapter, network = self.adapter, self.network
         if self.predict == "before":
             return adapter.adapt(network, self.client, x), adapter.predict_before(network, self.client, x)
+        if self.exchange is not None:
+            client = self.exchange(adapter.adapt(network, self.client, x), x)
+            return client, adapter.predict(network, client, x)
         if self._one_pass:
             return adapter.adapt_and_predict(network, self.client, x)
         client = adapter.adapt(network, self.client, x)
@@ -138,10 +161,10 @@ class Adaptation:
             self._one_pass = torch.allclose(adapter.adapt_and_predict(network, self.client, x)[1], logits)
         return client, logits
 
-    def _predict(self, client: Client, x: Tensor) -> Tensor:
+    def _predict(self, client: Client, x: Any) -> Tensor:
         return self.adapter.predict(self.network, client, x)
 
-    def _ask_source(self, x: Tensor) -> Tensor:
+    def _ask_source(self, x: Inputs) -> Tensor:
         return self.network({}, x).logits
 
     def _watched(self, logits: Tensor) -> Tensor:
@@ -150,14 +173,14 @@ class Adaptation:
         self.signals = watch(old, logits)
         return logits
 
-    def _compare(self, before: Client, x: Tensor, logits: Tensor) -> None:
+    def _compare(self, before: Client, x: Inputs, logits: Tensor) -> None:
         """Check the adapted model against the source model, on the images and on mirrored ones."""
         old = self.signals or first_signals(logits.shape[-1], logits.device)
-        has_mirror = x.dim() == 4 and not self.network.dense
-        stride = max(1, len(x) // SOURCE_IMAGES) if is_calm(old) and not self.network.dense else 1
-        few, rows = x[::stride], torch.arange(len(logits), device=x.device)[::stride]
+        stride = max(1, count_rows(x) // SOURCE_IMAGES) if is_calm(old) and not self.network.dense else 1
+        few = map_tensors(lambda t: t[::stride], x)
+        rows = torch.arange(len(logits), device=logits.device)[::stride]
         plain = self._ask_source(few)
-        if not has_mirror:
+        if not isinstance(x, Tensor) or not isinstance(few, Tensor) or x.dim() != 4 or self.network.dense:
             self.signals = compare(old, Views(logits, logits), Views(plain, plain), rows, self.adapter.calibrated)
             return
         if self.predict == "before":
@@ -201,6 +224,38 @@ class Adaptation:
                 self._refusals[batch] = str(error)
         return self._refusals[batch]
 
+    def state(self) -> Tensors:
+        """Return everything that `restore` needs to go on as if nothing had been, except the window."""
+        parts = {"own": self.client.own, "private": self.client.private, "learnt": self.learnt or {}}
+        parts["signals"] = self.signals._asdict() if self.signals else {}
+        if self._healthy is not self.client:
+            parts |= {"healthy.own": self._healthy.own, "healthy.private": self._healthy.private}
+        alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in self.alarms]
+        parts["count"] = {
+            "batches": torch.tensor([self.batches, self.skipped, int(self.frozen), int(self.resting)]),
+            "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
+        }
+        return {name: t for part, group in parts.items() for name, t in named(part, group).items()}
+
+    def restore(self, tensors: Tensors) -> bool:
+        """Go on from what `state` gave; return False, without a change, if it is of another method or version."""
+        learnt, signals = under("learnt", tensors), under("signals", tensors)
+        wanted = Client(self.client.own, {**self.client.private, **learnt})
+        client = _like(wanted, under("own", tensors), under("private", tensors))
+        healthy = _like(wanted, under("healthy.own", tensors), under("healthy.private", tensors))
+        if client is None:
+            return False
+        self.learnt = {name: t.to(self.network.device) for name, t in learnt.items()} or self.learnt
+        self.take_up(client)
+        self._healthy = healthy or client
+        if "count.batches" in tensors:
+            self.batches, self.skipped, frozen, resting = tensors["count.batches"].tolist()
+            self.frozen, self.resting = bool(frozen), bool(resting) and self.guard != "off"
+            self.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
+        known = signals.keys() == set(Signals._fields)
+        self.signals = Signals(**{n: t.to(self.network.device) for n, t in signals.items()}) if known else None
+        return True
+
     @property
     def health(self) -> Health:
         """How the device fares."""
@@ -215,6 +270,15 @@ class Adaptation:
             weights_distance=weights,
             alarms=self.alarms,
         )
+
+
+def _like(wanted: Client, own: Tensors, private: Tensors) -> Client | None:
+    """Return the values on the device and in the memory order of `wanted`; None if they are not of its form."""
+    found = Client(own, private)
+    for old, new in zip(wanted, found, strict=True):
+        if old.keys() != new.keys() or any(old[name].shape != new[name].shape for name in old):
+            return None
+    return Client(*({n: like(t, new[n]) for n, t in old.items()} for old, new in zip(wanted, found, strict=True)))
 
 
 def _finite(client: Client, logits: Tensor) -> bool:

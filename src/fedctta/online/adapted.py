@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
-from fedctta.core.tensors import named, under
+from fedctta.core.outputs import Inputs, PickLogits, count_rows, map_tensors, pick_logits
+from fedctta.core.tensors import like
 from fedctta.errors import UserError
 from fedctta.online.adaptation import Adaptation, Predict
-from fedctta.online.batches import to_batch
+from fedctta.online.batches import Given, GivenInputs, to_batch
 from fedctta.online.guard import Guard
-from fedctta.online.health import Alarm, Health, Signals
-from fedctta.online.saved import like, read_state, write_state
-from fedctta.registry import read
+from fedctta.online.health import Health
+from fedctta.online.saved import read_state, write_state
 
 
 def adapt(
@@ -34,10 +33,11 @@ def adapt(
     method: str | Adapter,
     *,
     predict: Predict = "after",
-    source_images: Tensor | NDArray[Any] | None = None,
+    source_images: GivenInputs | None = None,
     window: int = 16,
     one_pass: bool = True,
     dense: bool = False,
+    output: PickLogits = pick_logits,
     guard: Guard = "reset",
     check: int = 10,
     seed: int = 0,
@@ -48,8 +48,9 @@ def adapt(
     `method` is an adapter's name (`fedctta methods` lists them), with its parameters as keywords (`lr=1e-4`, or
     `**{"tent.lr": 1e-4}`), or an adapter. `source_images` are for methods that study images of the source. With
     `one_pass`, a method whose adapting pass gives the prediction's numbers needs no second pass. `dense` is for a
-    module that predicts every pixel. `guard` says what an alarm does, and `check` how many batches lie between checks
-    of the model's health (0: no checks). `seed` is for methods that draw random numbers.
+    module that predicts every pixel; `output` picks the logits from what the module gives. `guard` says what an alarm
+    does, and `check` how many batches lie between checks of the model's health (0: no checks). `seed` is for methods
+    that draw random numbers.
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"adapt was given a {type(module).__name__}: give a torch.nn.Module, with its weights loaded")
@@ -57,11 +58,9 @@ def adapt(
     if first is None:
         raise UserError(f"{type(module).__name__} has no weights, so there is nothing to adapt: give a trained model")
     adapter = _make(method, parameters)
-    read(predict, Predict, "predict")
-    read(guard, Guard, "guard")
     images = _check_images(adapter, source_images, first)
     words = {"predict": predict, "window": window, "one_pass": one_pass, "guard": guard, "check": check, "seed": seed}
-    network = Network(module, first.device, dense)
+    network = Network(module, first.device, dense, output=output)
     return AdaptedModel(module, Adaptation(network, adapter, source_images=images, **words))  # type: ignore[arg-type]
 
 
@@ -75,7 +74,7 @@ def _make(method: str | Adapter, parameters: Mapping[str, Any]) -> Adapter:
     return adapters.create(method, {key.removeprefix(f"{method}."): value for key, value in parameters.items()})
 
 
-def _check_images(adapter: Adapter, images: Tensor | NDArray[Any] | None, like: Tensor) -> Tensor | None:
+def _check_images(adapter: Adapter, images: GivenInputs | None, like: Tensor) -> Inputs | None:
     """Return the images that the method studies; refuse those without effect, and too few."""
     wanted = adapter.source_images
     if images is None and not wanted:
@@ -86,19 +85,30 @@ def _check_images(adapter: Adapter, images: Tensor | NDArray[Any] | None, like: 
     if not wanted:
         raise UserError(f"source_images has no effect on adapter {adapter.name!r} with these parameters: drop it")
     found = to_batch(images, like.device, like.dtype)
-    if len(found) < wanted:
+    if count_rows(found) < wanted:
         raise UserError(
-            f"adapter {adapter.name!r} studies {wanted} images of the source and got {len(found)}: give more"
+            f"adapter {adapter.name!r} studies {wanted} images of the source and got {count_rows(found)}: give more"
         )
-    return found[:wanted]
+    return map_tensors(lambda t: t[:wanted], found)
+
+
+def _one_batch(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> GivenInputs:
+    """Return what a module was called with as one batch: alone, a tuple of arguments, or their names and values."""
+    if inputs and keywords:
+        raise UserError("a batch comes as arguments and as keyword arguments: give all of them by name, or none")
+    if keywords:
+        return keywords
+    return inputs[0] if len(inputs) == 1 else inputs
 
 
 class AdaptedModel(nn.Module):
     """A module that adapts while it predicts; made by `fedctta.adapt`.
 
-    `model(images)` returns logits and adapts. It works without gradients, in inference mode too; `train()` and `eval()`
-    have no effect on it. `to(device)` moves it, and leaves the given module (`source`) where it is. Parameters, buffers
-    and `state_dict` are those of the adapted model, so a state dict loads into the module's own class.
+    `model(images)` returns logits and adapts. A module of several inputs is called as usual, `model(a, b)` or
+    `model(**batch)`, or with one tuple or dictionary. It works without gradients, in inference mode too; `train()` and
+    `eval()` have no effect on it. `to(device)` moves it, and leaves the given module (`source`) where it is.
+    Parameters, buffers and `state_dict` are those of the adapted model, so a state dict loads into the module's own
+    class.
     """
 
     source: nn.Module
@@ -133,12 +143,16 @@ class AdaptedModel(nn.Module):
     def _first(self) -> Tensor:
         return next(t for t in self.adaptation.network.state.values() if t.is_floating_point())
 
-    def forward(self, images: Tensor | NDArray[Any]) -> Tensor:
+    def forward(self, *inputs: GivenInputs, **keywords: Given) -> Tensor:
         """Return the logits of a batch and adapt to it."""
+        given = _one_batch(inputs, keywords)
         with torch.inference_mode(False), torch.no_grad():
-            x = to_batch(images, self._first.device, self._first.dtype)
+            x = to_batch(given, self._first.device, self._first.dtype)
+            dense = self.adaptation.network.dense
+            if dense and not isinstance(x, Tensor):
+                raise UserError("dense=True and a batch of several tensors: give the images as one tensor")
             rows = self.adaptation.answer(x)
-            if not self.adaptation.network.dense:
+            if not dense or not isinstance(x, Tensor):
                 return rows
             return rows.view(len(x), *x.shape[-2:], rows.shape[-1]).movedim(-1, 1)
 
@@ -159,7 +173,9 @@ class AdaptedModel(nn.Module):
         now, moved = self.adaptation, fn(torch.zeros_like(self._first))
         module = copy.deepcopy(self.source)
         module.load_state_dict(now.network.module.state_dict())  # the given module may have changed since
-        now.network = Network(module.to(moved.device, moved.dtype), moved.device, now.network.dense)
+        now.network = Network(
+            module.to(moved.device, moved.dtype), moved.device, now.network.dense, output=now.network.output
+        )
         held = (now.client, now.learnt, now.source_images)
         now.client, now.learnt, now.source_images = tree_map_only(Tensor, fn, held)
         now.signals = tree_map_only(Tensor, lambda t: t.to(moved.device), now.signals)
@@ -209,36 +225,13 @@ class AdaptedModel(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the state to a file, with the method and its parameters; not the source's tensors."""
         now = self.adaptation
-        parts = {"own": now.client.own, "private": now.client.private, "learnt": now.learnt or {}}
-        parts["signals"] = now.signals._asdict() if now.signals else {}
-        alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in now.alarms]
-        parts["count"] = {
-            "batches": torch.tensor([now.batches, now.skipped, int(now.frozen), int(now.resting)]),
-            "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
-        }
-        tensors = {name: t for part, group in parts.items() for name, t in named(part, group).items()}
-        write_state(Path(path), now.network, now.adapter, tensors)
+        write_state(Path(path), now.network, now.adapter, now.state())
 
     def load(self, path: str | Path) -> None:
         """Go on from what `save` wrote, for the same module, method and parameters."""
         now = self.adaptation
-        tensors = tree_map_only(
-            Tensor, lambda t: t.to(self._first.device), read_state(Path(path), now.network, now.adapter)
-        )
-        learnt, signals = under("learnt", tensors), under("signals", tensors)
-        wanted, found = (
-            (now.client.own, {**now.client.private, **learnt}),
-            (under("own", tensors), under("private", tensors)),
-        )
-        if any(old.keys() != new.keys() for old, new in zip(wanted, found, strict=True)):
+        if not now.restore(read_state(Path(path), now.network, now.adapter)):
             raise UserError(f"{path} is a state of another version of this method: begin with a new one")
-        now.learnt = learnt or now.learnt
-        own, private = ({n: like(t, new[n]) for n, t in old.items()} for old, new in zip(wanted, found, strict=True))
-        now.take_up(Client(own, private))
-        now.batches, now.skipped, frozen, resting = tensors["count.batches"].tolist()
-        now.frozen, now.resting = bool(frozen), bool(resting)
-        now.signals = Signals(**signals) if signals else None
-        now.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
 
     def extra_repr(self) -> str:
         """Say which method adapts which module."""

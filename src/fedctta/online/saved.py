@@ -7,10 +7,8 @@ import json
 import os
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from fedctta.adapters import Adapter
 from fedctta.core.network import Network, Tensors
@@ -58,11 +56,6 @@ def read_state(path: Path, network: Network, adapter: Adapter) -> Tensors:
             f"{path} is a state of another model or of other weights: adapt the module that it was saved from"
         )
     return tensors
-
-
-def like(old: Tensor, new: Tensor) -> Tensor:
-    """Return the values of `new` on the device and in the memory order of `old`."""
-    return torch.empty_like(old).copy_(new)
 
 
 def _method(adapter: Adapter) -> str:

@@ -114,9 +114,14 @@ def choose_slots(experiment: Experiment, methods: Methods, data: AnyDomains) -> 
     """Return how many slots a domain lasts: the number asked for, or as many as there are images for."""
     if experiment.slots:
         return experiment.slots
-    if isinstance(data, Domains) and not data.shared:
+    if isinstance(data, Domains) and shows_everything(experiment):
         return slots_of_all(data, methods.sampler, methods.count_clients(experiment), experiment.batch)
     return affordable_slots(methods.sampler.share(data.count, methods.count_clients(experiment)), experiment.batch)
+
+
+def shows_everything(experiment: Experiment) -> bool:
+    """Whether every image is shown: data of one's own, if no number of slots is asked for."""
+    return not experiment.slots and experiment.dataset not in SETS
 
 
 def affordable_slots(images: int, batch: int) -> int:
@@ -137,6 +142,7 @@ def choose_stream(experiment: Experiment, methods: Methods, data: AnyDomains) ->
         experiment.order,
         experiment.stragglers,
         experiment.delay,
+        shows_everything(experiment),
     )
 
 

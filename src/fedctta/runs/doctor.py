@@ -5,13 +5,17 @@ had in training. For images like those of training, the means m' and variances v
 
     misfit = mean over channels of the first layers of  1/2 ((m' - m)^2 / v + v' / v - 1 - log(v' / v))
 
-which is the divergence of one Gaussian from the other. If another scaling of the images fits far better, it is named.
+which is the divergence of one Gaussian from the other. If another usual scaling of the images fits far better, it is
+named. If none does and the misfit is large, the mean and deviation that every channel should have are found by gradient
+descent on the misfit. Shifts of domains make it large too, though less: under each of the 15 corruptions of shapes-c it
+lies below 0.6, and above 4 if clean images are normalised in vain with the numbers of CIFAR-10, ImageNet or MNIST.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -25,9 +29,13 @@ from fedctta.core.network import Network
 from fedctta.core.norm_layers import normalises
 from fedctta.core.norms import Statistics, batch_statistics
 from fedctta.errors import UserError
+from fedctta.models.try_on import refuse_regression, try_on
+from fedctta.online.first_batch import check_first_batch
 
 FIRST_LAYERS = 3
 FAR = 3.0  # times: a scaling that fits so much better is told
+LARGE, STRANGE = 1.0, 0.3  # misfits that mean a wrong scaling, and those that may
+STEPS, RATE, FITTED = 60, 0.1, 16  # of the descent, and how many images it uses
 REPEATS = 5
 PATIENCE = 1.0  # seconds per adapter
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -56,14 +64,13 @@ class Fit:
 
 def examine(network: Network, x: Tensor, labels: Tensor | None = None) -> list[Finding]:
     """Look at a model and a batch of images x[B, C, ...] as it gets them."""
-    found = [*_shape(network, x), *_range(x)]
-    with torch.no_grad():
-        try:
-            logits = network({}, x).logits
-        except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            return [*found, Finding("model", "wrong", f"it cannot take images of {_form(x)}: {reason}")]
-        found.extend([*_norms(network), *_output(logits, len(x), labels), *_scaling(network, x)])
+    found = list(_shape(network, x))
+    try:
+        logits = try_on(network, x)
+    except UserError as error:
+        return [*found, *_range(x), Finding("model", "wrong", str(error))]
+    scaling, expected = check_scaling(network, x)
+    found.extend([*_range(x, expected), *_norms(network), *_output(logits, len(x), labels), scaling])
     return found
 
 
@@ -73,19 +80,41 @@ def try_adapters(network: Network, x: Tensor, source_images: Tensor) -> list[Fit
     return sorted(tried, key=lambda fit: (fit.cost, fit.name))
 
 
-def misfit(network: Network, x: Tensor) -> float:
+class _Enough(Exception):
+    """The first layers have been seen."""
+
+
+def misfit(network: Network, x: Tensor) -> Tensor:
     """Return how far the first BatchNorm layers' inputs are from those of training; 0: no difference."""
     seen: list[Tensor] = []
 
     def rule(name: str, inputs: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
-        if len(seen) < FIRST_LAYERS:
-            now, var = batch_statistics(inputs), old.var.clamp_min(1e-8)
-            ratio = (now.var / var).clamp_min(1e-8)
-            seen.append(((now.mean - old.mean).square() / var + ratio - 1 - ratio.log()).mean() / 2)
+        now, var = batch_statistics(inputs), old.var.clamp_min(1e-8)
+        ratio = (now.var / var).clamp_min(1e-8)
+        seen.append(((now.mean - old.mean).square() / var + ratio - 1 - ratio.log()).mean() / 2)
+        if len(seen) == FIRST_LAYERS:
+            raise _Enough
         return old, old
 
-    network({}, x, rule)
-    return float(torch.stack(seen).mean())
+    with suppress(_Enough):
+        network({}, x, rule)
+    return torch.stack(seen).mean()
+
+
+def fit_channels(network: Network, x: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Return the mean[C] and deviation[C] of channels that fit the stored statistics best, and the misfit then."""
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    mean, std = (_beside(value, x) for value in (x.mean(axes), x.std(axes).clamp_min(1e-6)))
+    plain = (x - mean) / std
+    shift, size = mean.clone().requires_grad_(), std.log().requires_grad_()
+    steps = torch.optim.Adam([shift, size], RATE)
+    for _ in range(STEPS):
+        steps.zero_grad()
+        with torch.enable_grad():
+            loss = misfit(network, plain * size.exp() + shift)
+        loss.backward()  # type: ignore[no-untyped-call]
+        steps.step()
+    return shift.detach().flatten(), size.detach().exp().flatten(), float(loss.detach())
 
 
 def scalings(channels: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
@@ -103,27 +132,45 @@ def scalings(channels: int) -> Mapping[str, Callable[[Tensor], Tensor]]:
 
 
 def _normalise(known: tuple[Sequence[float], Sequence[float]], x: Tensor) -> Tensor:
-    mean, std = (x.new_tensor(values).view(-1, 1, 1) for values in known)
+    mean, std = (_beside(x.new_tensor(values), x) for values in known)
     return (x - mean) / std
 
 
 def _undo(known: tuple[Sequence[float], Sequence[float]], x: Tensor) -> Tensor:
-    mean, std = (x.new_tensor(values).view(-1, 1, 1) for values in known)
+    mean, std = (_beside(x.new_tensor(values), x) for values in known)
     return x * std + mean
 
 
-def _scaling(network: Network, x: Tensor) -> Iterator[Finding]:
+def _beside(values: Tensor, x: Tensor) -> Tensor:
+    """Return values[C] in a shape that goes with x[B, C, ...]."""
+    return values.view(-1, *[1] * (x.dim() - 2))
+
+
+def check_scaling(network: Network, x: Tensor) -> tuple[Finding, str]:
+    """Return whether images are scaled as in training, and which values the stored statistics expect."""
     if not network.norms:
-        yield Finding("normalisation", "note", "cannot be checked: the model stores no statistics of its training")
-        return
-    here = misfit(network, x)
-    others = {name: misfit(network, scale(x)) for name, scale in scalings(x.shape[1]).items()}
+        said = "cannot be checked: the model stores no statistics of its training"
+        return Finding("normalisation", "note", said), ""
+    with torch.no_grad():
+        here = float(misfit(network, x))
+        others = {name: float(misfit(network, scale(x))) for name, scale in scalings(x.shape[1]).items()}
     best = min(others, key=lambda name: others[name])
     if here > FAR * others[best] and here > 0.1:
+        low, high = torch.aminmax(scalings(x.shape[1])[best](x))
         said = f"looks wrong: {best} (misfit {others[best]:.2f} with it, {here:.2f} as it is)"
-        yield Finding("normalisation", "wrong", said)
-    else:
-        yield Finding("normalisation", "fine", f"fits the stored statistics best as it is (misfit {here:.2f})")
+        return Finding("normalisation", "wrong", said), f"{low:.3g} to {high:.3g}"
+    if here > STRANGE:
+        mean, std, fitted = fit_channels(network, x[:FITTED])
+        if here > FAR * fitted:
+            wanted = f"means {_numbers(mean)} and deviations {_numbers(std)}"
+            why = "looks wrong" if here > LARGE else "may be wrong, or the images differ from those of training"
+            said = f"{why}: channels with {wanted} would fit (misfit {fitted:.2f} with them, {here:.2f} as they are)"
+            return Finding("normalisation", "wrong" if here > LARGE else "note", said), f"channels with {wanted}"
+    return Finding("normalisation", "fine", f"fits the stored statistics best as it is (misfit {here:.2f})"), "such"
+
+
+def _numbers(values: Tensor) -> str:
+    return " ".join(f"{value:.2g}" for value in values.tolist())
 
 
 def _shape(network: Network, x: Tensor) -> Iterator[Finding]:
@@ -135,12 +182,12 @@ def _shape(network: Network, x: Tensor) -> Iterator[Finding]:
     yield Finding("input", "fine" if wanted == found or isinstance(first, nn.Linear) else "wrong", said)
 
 
-def _range(x: Tensor) -> Iterator[Finding]:
+def _range(x: Tensor, expected: str = "") -> Iterator[Finding]:
     low, high = (float(value) for value in torch.aminmax(x))
     usual = low > -10 and high < 10 and low < high
-    yield Finding(
-        "range", "fine" if usual else "wrong", f"values from {low:.3g} to {high:.3g}, mean {float(x.mean()):.3g}"
-    )
+    said = f"values from {low:.3g} to {high:.3g}, mean {float(x.mean()):.3g}"
+    said += f"; the stored statistics expect {expected}" if expected else "; what the model expects is not known"
+    yield Finding("range", "fine" if usual else "wrong", said)
 
 
 def _norms(network: Network) -> Iterator[Finding]:
@@ -150,7 +197,12 @@ def _norms(network: Network) -> Iterator[Finding]:
 
 
 def _output(logits: Tensor, count: int, labels: Tensor | None) -> Iterator[Finding]:
-    if logits.dim() != 2 or logits.shape[1] < 2:
+    try:
+        refuse_regression(logits)
+    except UserError as error:
+        yield Finding("output", "wrong", str(error))
+        return
+    if logits.dim() != 2 or len(logits) != count:
         yield Finding("output", "wrong", f"{list(logits.shape)}: give one logit per class, [{count}, classes]")
         return
     shares = logits.softmax(1)
@@ -165,11 +217,12 @@ def _output(logits: Tensor, count: int, labels: Tensor | None) -> Iterator[Findi
 
 
 def _try(adapter: Adapter, network: Network, x: Tensor, source_images: Tensor) -> Fit:
-    def adapt() -> Any:
-        return adapter.predict(network, adapter.adapt(network, client, x), x)
+    def adapt() -> Any:  # as `fedctta.adapt` does
+        return adapter.adapt_and_predict(network, client, x)
 
     try:
         with torch.no_grad():
+            check_first_batch(network, adapter, x)
             adapter.check(network, len(x))
             client = adapter.init(network)
             if adapter.source_images:

@@ -174,11 +174,25 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
                 plain = its | plain  # a dotted key replaces the object's value
     if "dataset" in plain:
         plain["dataset"] = _data(plain["dataset"])
+    if "model" in plain:
+        _check_model(plain["model"])
     for key, kinds in (("model", (nn.Module,)), ("dataset", (Domains, MaskedDomains))):
         if isinstance(plain.get(key), kinds):
             objects[key] = plain[key]
             plain[key] = type(plain[key]).__name__.lower()
     return plain, objects
+
+
+def _check_model(given: Any) -> None:
+    """Refuse what is neither a model, nor its name, nor names."""
+    names = given if isinstance(given, (list, tuple)) else [given]
+    if isinstance(given, nn.Module) or (names and all(isinstance(name, str) for name in names)):
+        return
+    if isinstance(given, Mapping):
+        raise UserError("model is a dictionary, perhaps a state dict: build the model, and load it with load_state_dict")
+    if callable(given):
+        raise UserError(f"model is a {type(given).__name__}: call it, and give the torch.nn.Module that it returns")
+    raise UserError(f"model is a {type(given).__name__}: give one torch.nn.Module, a name, or names")
 
 
 def _data(given: Any) -> Any:

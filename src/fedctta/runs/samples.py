@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ def load_sample(words: Sequence[str], count: int) -> tuple[Network, Tensor, Tens
 
 
 def read_data_word(words: Sequence[str]) -> list[str]:
-    """Let data=X stand for dataset=X, or for dataset=folders folder=X where X is a path.
+    """Let data=X stand for dataset=X, or for dataset=folders folder=X where X is a path (arrays: to .npy or .npz files).
 
     >>> read_data_word(["data=shapes-c"]), read_data_word(["data=my/images", "size=64"])
     (['dataset=shapes-c'], ['dataset=folders', 'folder=my/images', 'size=64'])
@@ -56,5 +57,6 @@ def read_data_word(words: Sequence[str]) -> list[str]:
         elif value in CORRUPTED | DENSE | OWN:
             found.append(f"dataset={value}")
         else:
-            found.extend(["dataset=folders", f"folder={value}"])
+            kind = "arrays" if any(Path(value).glob("*.np[yz]")) else "folders"
+            found.extend([f"dataset={kind}", f"folder={value}"])
     return found

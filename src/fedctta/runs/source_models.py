@@ -16,6 +16,7 @@ from fedctta.errors import UserError
 from fedctta.keys import Lift
 from fedctta.models import ARCHITECTURES, USUAL, build, model_for
 from fedctta.models.source import Source
+from fedctta.models.try_on import refuse_regression
 from fedctta.models.zoo import find_weights, load_model, load_weights
 from fedctta.registry import import_object
 from fedctta.runs.settings import Experiment
@@ -111,10 +112,7 @@ def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
     if logits.ndim == 2:
         data = with_more_classes(data, numbered(logits.shape[1]))
     classes = len(data.classes)
-    if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
-        raise UserError(
-            "the model gives one number per image, as for regression: give a logit per class, two for yes or no"
-        )
+    refuse_regression(logits)
     if logits.ndim != 2 or logits.shape[1] != classes:
         raise UserError(
             f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"

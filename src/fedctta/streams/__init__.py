@@ -207,14 +207,16 @@ def build(
     order: Order = "shuffled",
     stragglers: float = 0.0,
     delay: int = 3,
+    everything: bool = False,
 ) -> Stream:
     """Lay out a schedule over a data set.
 
     The sampler (by default `disjoint`) deals images to clients; a client sees the same images in the same order in
     every domain, as in the papers. With `order="bursts"` its classes arrive one after another. A share `stragglers` of
     all uploads comes late, by 1 to `delay` rounds. Domains with images of their own are dealt one by one and last as
-    long as they have images, `slots` at most (see `streams.dealing`). Dense data whose domains differ in size are made
-    even (see `data.masked.evened`).
+    long as they have images, `slots` at most (see `streams.dealing`). With `everything`, domains that hold the same
+    images do so, too; without it, what does not fill a batch of every client is not shown, as in the papers. Dense data
+    whose domains differ in size are made even (see `data.masked.evened`).
     """
     sampler = sampler or Disjoint()
     if isinstance(data, MaskedDomains):
@@ -233,7 +235,7 @@ def build(
     visit = _turns(domain, slots) if schedule.repeats else _visits(domain, len(data.names))
     rng = np.random.default_rng((seed, 17))
     late = partial(late_uploads, share=stragglers, most=delay, seed=seed)
-    if isinstance(data, Domains) and not data.shared:
+    if isinstance(data, Domains) and (everything or not data.shared):
         dealt = deal_domains(data, sampler, clients, int(visit.max()) + 1, batch, order, rng)
         if schedule.repeats:
             visit = _visits(domain, len(data.names)) % np.maximum(dealt.lasts, 1)[domain]
@@ -241,7 +243,8 @@ def build(
             domain = shorten(domain, visit, dealt.lasts)
             visit = _visits(domain, len(data.names))
         notes = describe(data.names, data.sizes, dealt, domain, visit)
-        return Stream(data, domain, dealt.samples, visit, late(domain.shape), dealt.counted, notes)
+        samples, counted = (dealt.samples[0], dealt.counted[0]) if data.shared else (dealt.samples, dealt.counted)
+        return Stream(data, domain, samples, visit, late(domain.shape), None if counted.all() else counted, notes)
     need = int(visit.max() + 1) * batch
     labels = np.zeros(data.count, np.int64) if isinstance(data, MaskedDomains) else data.labels_of(data.names[0])
     chosen = sampler.deal(labels, clients, need, rng)

@@ -1,4 +1,4 @@
-"""Dealing domains that have images of their own: as many as each has, none dropped in silence.
+"""Dealing all images that domains have: as many as each has, none dropped in silence.
 
 A domain lasts as many slots as the client with most of its images needs to see them all. Who has fewer fills up its
 last batches with images it has seen already; these are shown and adapted to, and count for nothing. What is shown again
@@ -32,8 +32,8 @@ class Dealt(NamedTuple):
 def deal_domains(
     data: Domains, sampler: Sampler, clients: int, slots: int, batch: int, order: Order, rng: np.random.Generator
 ) -> Dealt:
-    """Deal every domain by itself, for at most `slots` slots."""
-    labels = [data.labels_of(name) for name in data.names]
+    """Deal every domain by itself, for at most `slots` slots; those that hold the same images are dealt alike."""
+    labels = [data.labels_of(name) for name in (data.names[:1] if data.shared else data.names)]
     if sampler.by_class or order == "bursts":
         asked, remedy = (f"order={order}", "order=shuffled")
         if sampler.by_class:
@@ -55,8 +55,12 @@ def deal_domains(
             again = row if len(row) else rng.permutation(len(labels[k]))
             samples[k, i, : lasts[k] * batch] = np.resize(again, lasts[k] * batch)
             counted[k, i, : len(row)] = True
-    form = (len(rows), clients, -1, batch)
-    return Dealt(samples.reshape(form), counted.reshape(form), lasts)
+    form = (len(data.names), clients, int(lasts.max()), batch)
+    return Dealt(
+        np.broadcast_to(samples.reshape(-1, *form[1:]), form),
+        np.broadcast_to(counted.reshape(-1, *form[1:]), form),
+        np.broadcast_to(lasts, form[:1]),
+    )
 
 
 def slots_of_all(data: Domains, sampler: Sampler, clients: int, batch: int) -> int:

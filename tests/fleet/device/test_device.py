@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from fedctta.adapters.bn import BatchStatistics
+from fedctta.adapters.norm import NormEMA
 from fedctta.aggregators import Uploads, mix, overall, restrict
 from fedctta.core.clients import Client
+from fedctta.core.network import Network
 from fedctta.engine.first_clients import first_client
 from fedctta.errors import UserError
 from fedctta.fleet.device.device import Device, Stop
@@ -26,6 +30,7 @@ from fedctta.fleet.simulation.simulated import one_client, parse_stream
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
+from fedctta.online.adaptation import Adaptation
 from fedctta.registry import parameters_of
 from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
@@ -33,10 +38,14 @@ from fedctta.runs.cache import Cache
 CLIENTS = 4
 
 
-def make_device(folder: Path, equipment: Equipment, client: Client | None = None, lockstep: bool = False) -> Device:
-    client = client or equipment.adapter.init(equipment.network)
+def make_device(
+    folder: Path, equipment: Equipment, client: Client | None = None, lockstep: bool = False, **words: Any
+) -> Device:
+    adaptation = Adaptation(equipment.network, equipment.adapter, **{"guard": "off", **words})
+    adaptation.take_up(client or equipment.adapter.init(equipment.network))
     out, keep = open_predictions(folder / "p.jsonl"), DeviceState(folder, "me")
-    return Device(equipment, client, StreamPosition(), out, keep, Handover(Snapshot(client, None, 0)), lockstep)
+    handover = Handover(Snapshot(adaptation.client, None, 0))
+    return Device(equipment, adaptation, StreamPosition(), out, keep, handover, lockstep)
 
 
 def batches(count, images=4, seed=0):
@@ -69,7 +78,9 @@ def test_alone_it_adapts_predicts_writes_and_saves(tmp_path, equipment):
     assert all(0 < row["confidence"] <= 1 for row in rows(tmp_path))
     assert device.place == StreamPosition(3, 12)
     device.keep._lock.close()
-    assert DeviceState(tmp_path, "me").load(client)[1] == StreamPosition(3, 12)
+    again = Adaptation(equipment.network, equipment.adapter)
+    assert DeviceState(tmp_path, "me").load(again) == StreamPosition(3, 12)
+    assert again.health == device.adaptation.health
 
 
 def test_free_running_a_download_counts_from_the_next_batch_on(tmp_path, equipment):
@@ -98,27 +109,104 @@ def test_a_method_that_forgets_its_downloads_is_told_once(tmp_path, tiny_network
     assert caplog.text.count("gains nothing") == (momentum == 1)
 
 
-def test_a_batch_too_small_to_adapt_to_is_predicted_all_the_same(tmp_path, tiny_network, caplog):
-    device = make_device(tmp_path, Equipment(tiny_network, BatchStatistics(), (), lambda: tiny_network))
-    device.walk(batches(1, images=1), Stop())
-    assert len(rows(tmp_path)) == 1
+def test_small_batches_are_predicted_among_the_last_images_and_shared_with_them(tmp_path, tiny_network):
+    plain = Equipment(tiny_network, BatchStatistics(), (), lambda: tiny_network)
+    device = make_device(tmp_path, plain, window=4)
+    device.walk(batches(5, images=1), Stop())
+    assert len(rows(tmp_path)) == 5
     assert rows(tmp_path)[0]["name"] is None
-    assert "without adapting" in caplog.text
+    x = to_input(np.concatenate([batch.images for batch in batches(4, images=1)]))
+    with torch.no_grad():
+        client = plain.adapter.adapt(tiny_network, plain.adapter.init(tiny_network), x)
+        wanted = plain.adapter.predict(tiny_network, client, x)[-1].argmax()
+    assert rows(tmp_path)[3]["class"] == wanted
+    assert torch.equal(device.handover.moment.x, x)  # four images were learnt from, and not one
+    assert device.adaptation.batches == 1
+
+
+def test_a_model_that_becomes_nan_changes_nothing(tmp_path, equipment):
+    device = make_device(tmp_path, equipment)
+    walked = list(batches(3))
+    device.predict(walked[0], Stop())
+    before = device.client
+    spoilt = {name: torch.full_like(t, 3e38) for name, t in before.own.items()}
+    device.handover.deliver(Download(spoilt, 4, "run"))  # finite, and yet too large to compute with
+    device.predict(walked[1], Stop())
+    with torch.no_grad():
+        wanted = equipment.network({}, to_input(walked[1].images)).logits.argmax(-1).tolist()
+    assert [row["class"] for row in rows(tmp_path)][4:] == wanted
+    assert device.adaptation.skipped == 1
 
 
 def test_nothing_is_written_of_a_batch_whose_outputs_are_not_finite(tmp_path, equipment):
     device = make_device(tmp_path, equipment)
     device.predict(next(batches(1)), Stop())
-    device.client = Client({name: t * torch.nan for name, t in device.client.own.items()})
+    name = next(name for name in equipment.network.state if name.endswith("weight"))
+    equipment.network.state[name] = equipment.network.state[name] * torch.nan
     with pytest.raises(UserError, match="batch 1 are not finite"):
         device.predict(next(batches(1)), Stop())
     assert len(rows(tmp_path)) == 4
 
 
+@dataclass(frozen=True)
+class Spoiler(NormEMA):
+    """Spoils the model on every batch."""
+
+    name: ClassVar[str] = "spoiler"
+
+    def adapt(self, network, client, x):
+        return client._replace(own={name: torch.full_like(t, 1e6) for name, t in client.own.items()})
+
+
+@pytest.fixture
+def spoilt(tiny_module):
+    with torch.no_grad():
+        tiny_module[5].weight *= 60  # a model that is sure, so that there is something to lose
+    network = Network(tiny_module)
+    return Equipment(network, Spoiler(), (), lambda: network)
+
+
+@pytest.mark.parametrize(
+    ("guard", "said"), [("reset", "until adapting helps"), ("freeze", "--guard reset"), ("off", "--guard off")]
+)
+def test_an_alarm_is_one_line_and_the_guard_acts(tmp_path, spoilt, caplog, guard, said):
+    device = make_device(tmp_path, spoilt, guard=guard)
+    device.walk(batches(6, images=32), Stop())
+    lines = [record.getMessage() for record in caplog.records if "alarm at" in record.getMessage()]
+    assert len(lines) == len(device.adaptation.alarms) >= 1
+    assert "source model on" in lines[0]
+    assert said in lines[0]
+    last = list(batches(6, images=32))[-1]
+    with torch.no_grad():
+        source = spoilt.network({}, to_input(last.images)).logits.argmax(-1).tolist()
+    assert ([row["class"] for row in rows(tmp_path)][-32:] == source) == (guard != "off")
+
+
+def test_in_lockstep_the_guard_acts_if_it_is_asked_to(tmp_path, spoilt):
+    device = make_device(tmp_path, spoilt, lockstep=True, guard="reset")
+    stop, published = Stop(), []
+
+    def serve():
+        seen = 0
+        while device.handover.wait_for_moment(seen, 20) and not device.handover.ended:
+            moment = device.handover.moment
+            seen = moment.batches
+            published.append(moment.client)
+            device.handover.deliver(Download(moment.client.own, seen - 1, "run"))
+
+    server = threading.Thread(target=serve)
+    server.start()
+    device.walk(batches(6, images=32), stop)
+    server.join(20)
+    assert len(published) == 6  # also of batches that were not adapted to
+    assert device.adaptation.health.answers == "source"
+    assert float(published[-1].own["1.running_mean"].abs().max()) < 1e3
+    assert len(rows(tmp_path)) == 6 * 32
+
+
 def test_images_and_names_that_do_not_fit_the_model_are_told(tmp_path, tiny_network):
     head = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 3))
     from fedctta.adapters.none import NoAdaptation
-    from fedctta.core.network import Network
 
     flat = Network(head)
     (tmp_path / "a").mkdir()
@@ -137,6 +225,7 @@ def test_stopped_in_lockstep_the_batch_is_left_for_later(tmp_path, equipment):
     device.walk(batches(3), stop)
     assert rows(tmp_path) == []
     assert device.client is before
+    assert device.place == StreamPosition()
     assert device.handover.ended
 
 
@@ -213,7 +302,6 @@ def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregat
 
 def copied(network):
     """A network of the same model for another thread."""
-    from fedctta.core.network import Network
     from fedctta.models.zoo import load_model
 
     return Network(load_model("resnet8-w16", "shapes-c"))

@@ -1,16 +1,39 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 import torch
 
-from fedctta.core.clients import Client
+from fedctta.adapters.bn import BatchStatistics
+from fedctta.adapters.tent import Tent
 from fedctta.errors import UserError
+from fedctta.files import write_tensors
 from fedctta.fleet.device import device_state as keep_module
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
+from fedctta.online.adaptation import Adaptation
+from fedctta.online.health import Alarm
 
 
-def client(value=0.0):
-    return Client({"w": torch.full((2, 3), value)}, {"key": torch.tensor(7)})
+class Keyed(Tent):
+    """Has a key, as a method that draws random numbers."""
+
+    def init(self, network):
+        client = super().init(network)
+        return client._replace(private={**client.private, "key": torch.tensor(7)})
+
+
+@pytest.fixture
+def make(tiny_network):
+    """Return adaptations whose scales are all `value`."""
+
+    def made(value=0.0, adapter=None, **words):
+        found = Adaptation(tiny_network, adapter or Keyed(), **words)
+        found.client = found.client._replace(own={n: torch.full_like(t, value) for n, t in found.client.own.items()})
+        return found
+
+    return made
 
 
 def closed(keep):
@@ -18,16 +41,49 @@ def closed(keep):
     return keep
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_what_is_saved_is_loaded(tmp_path, make):
     keep = DeviceState(tmp_path, "me")
-    assert keep.load(client())[1] == StreamPosition()
-    keep.save(client(2.5), StreamPosition(4, 40, "run", 3))
+    assert keep.load(make()) == StreamPosition()
+    first = make(2.5)
+    first.client.private["key"] += 5
+    keep.save(first, StreamPosition(4, 40, "run", 3))
     closed(keep)
-    loaded, place = DeviceState(tmp_path, "me").load(client())
-    assert place == StreamPosition(4, 40, "run", 3)
-    assert loaded.own["w"].eq(2.5).all()
-    assert int(loaded.private["key"]) == 7
+    loaded = make()
+    assert DeviceState(tmp_path, "me").load(loaded) == StreamPosition(4, 40, "run", 3)
+    assert all(t.eq(2.5).all() for t in loaded.client.own.values())
+    assert int(loaded.client.private["key"]) == int(first.client.private["key"])
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_the_guard_knows_is_loaded_too(tmp_path, make):
+    first, again = make(2.5), make()
+    healthy = first._healthy
+    with torch.no_grad():
+        first.answer(torch.rand(32, 3, 8, 8))
+    first.alarms, first.skipped, first.resting = (Alarm(3, 0.1, 0.5),), 2, True
+    first._healthy = healthy
+    closed(keep := DeviceState(tmp_path, "me")).save(first, StreamPosition(1))
+    assert keep.load(again) == StreamPosition(1)
+    assert again.health == first.health
+    assert again.health.answers == "source"
+    for name, tensor in healthy.own.items():
+        assert torch.equal(again._healthy.own[name], tensor)
+        assert not torch.equal(again.client.own[name], tensor)
+    told = json.loads((tmp_path / "health.json").read_text())
+    assert told["alarms"] == [{"batch": 3, "accuracy": 0.1, "source_accuracy": 0.5}]
+    off = make(guard="off")
+    keep.load(off)
+    assert not off.resting
+
+
+def test_a_state_without_what_watches_it_is_taken(tmp_path, make):
+    """As earlier versions wrote it."""
+    first, again = make(2.5), make()
+    tensors = {n: t for n, t in first.state().items() if n.startswith(("own.", "private."))}
+    write_tensors(tmp_path / "device.safetensors", tensors, "device", {"made_by": "me", **asdict(StreamPosition(9))})
+    assert closed(DeviceState(tmp_path, "me")).load(again) == StreamPosition(9)
+    assert all(t.eq(2.5).all() for t in again.client.own.values())
+    assert again.health.batches == 0
 
 
 def test_a_folder_serves_one_device_at_a_time(tmp_path):
@@ -38,19 +94,19 @@ def test_a_folder_serves_one_device_at_a_time(tmp_path):
     DeviceState(tmp_path, "me")
 
 
-def test_the_state_of_another_model_and_a_damaged_one_are_told(tmp_path):
-    closed(DeviceState(tmp_path, "me")).save(client(), StreamPosition(1))
+def test_the_state_of_another_model_and_a_damaged_one_are_told(tmp_path, make):
+    closed(DeviceState(tmp_path, "me")).save(make(), StreamPosition(1))
     with pytest.raises(UserError, match="another model"):
-        closed(DeviceState(tmp_path, "you")).load(client())
+        closed(DeviceState(tmp_path, "you")).load(make())
     with pytest.raises(UserError, match="another model"):
-        closed(DeviceState(tmp_path, "me")).load(Client({"w": torch.zeros(2)}))
+        closed(DeviceState(tmp_path, "me")).load(make(adapter=BatchStatistics()))
     path = tmp_path / "device.safetensors"
     path.write_bytes(path.read_bytes()[:30])
     with pytest.raises(UserError, match="damaged"):
-        closed(DeviceState(tmp_path, "me")).load(client())
+        closed(DeviceState(tmp_path, "me")).load(make())
 
 
-def test_saving_takes_its_share_of_time_and_no_more(tmp_path, monkeypatch):
+def test_saving_takes_its_share_of_time_and_no_more(tmp_path, monkeypatch, make):
     now = [0.0]
 
     def clock():
@@ -58,19 +114,19 @@ def test_saving_takes_its_share_of_time_and_no_more(tmp_path, monkeypatch):
         return now[0]
 
     monkeypatch.setattr(keep_module, "perf_counter", clock)
-    keep, saves = DeviceState(tmp_path, "me"), []
+    keep, saves, adaptation = DeviceState(tmp_path, "me"), [], make()
     monkeypatch.setattr("safetensors.torch.save_file", lambda *a, **k: saves.append(now[0]) or a[1].touch())
     for batch in range(1, 1001):
         now[0] += 0.01
-        keep.offer(client(), StreamPosition(batch))
+        keep.offer(adaptation, StreamPosition(batch))
     assert keep.seconds <= 1.5 * keep_module.SHARE * now[0]
     assert len(saves) > 50
 
 
-def test_saving_every_so_many_batches(tmp_path):
-    keep = DeviceState(tmp_path, "me", every=3)
+def test_saving_every_so_many_batches(tmp_path, make):
+    keep, adaptation = DeviceState(tmp_path, "me", every=3), make()
     saved = []
     for batch in range(1, 8):
-        keep.offer(client(), StreamPosition(batch))
+        keep.offer(adaptation, StreamPosition(batch))
         saved.append(keep._at.batches)
     assert saved == [0, 0, 3, 3, 3, 6, 6]

@@ -54,7 +54,15 @@ def test_a_model_of_the_users_own(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    assert equip("mine:make", "auto", "bn", 10).network({}, torch.rand(2, 3, 4, 4)).logits.shape == (2, 3)
+    x = torch.rand(2, 3, 4, 4)
+    with pytest.raises(UserError, match="so it is not trained: add weights=FILE"):
+        equip("mine:make", "auto", "bn", 10)
+    random = equip("mine:make", "random", "bn", 10)
+    assert random.network({}, x).logits.shape == (2, 3)
+    assert torch.equal(random.network({}, x).logits, random.spare()({}, x).logits)
+    save_file({n: t + 1 for n, t in random.network.state.items()}, tmp_path / "mine.safetensors")
+    filled = equip("mine:make", str(tmp_path / "mine.safetensors"), "bn", 10)
+    assert torch.equal(filled.network.state["2.bias"], random.network.state["2.bias"] + 1)
     with pytest.raises(UserError, match="is no file"):
         equip("mine:make", "cifar10", "bn", 10)
 

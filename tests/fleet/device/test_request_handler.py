@@ -45,6 +45,13 @@ def test_hello_tells_who_and_what(make, tiny_network):
     assert table == {n: ["float32", list(t.shape)] for n, t in tiny_network.statistics.items()}
 
 
+def test_every_answer_tells_how_the_device_fares(make):
+    reply = make(health=lambda: {"health.alarms": 1}).answer(Parcel("step", 7, STEP))
+    assert (reply.kind, reply.note["health.alarms"]) == ("upload", 1)
+    idle = make(health=lambda: {"health.alarms": 1}).answer(Parcel("step", 7, {**STEP, "ask": 0}))
+    assert (idle.kind, idle.note["health.alarms"]) == ("nothing", 1)
+
+
 def test_hello_with_an_aggregator_tells_what_travels_with_it(make):
     reply = make().answer(Parcel("hello", 0, {"aggregator": "fedbn"}))
     assert json.loads(reply.note["tensors"]) == {}

@@ -145,11 +145,47 @@ def test_two_devices_do_not_share_a_state(settings):
         ({"min_batch": 0}, "--min-batch 0"),
         ({"name": ""}, "--name"),
         ({"lockstep": True}, "add --socket"),
+        ({"window": 1}, "--window 1 must be at least 2"),
+        ({"check": -1}, "--check -1 must be at least 0"),
+        ({"guard": "freeze", "check": 0}, "--guard freeze acts on what checks find and --check 0 asks for none"),
     ],
 )
 def test_settings_that_cannot_be_are_told(settings, changes, said):
     with pytest.raises(UserError, match=said):
         replace(settings, **changes)
+
+
+def test_the_guard_resets_unless_the_device_is_to_equal_a_simulation(settings, tmp_path):
+    assert settings.guard_or_usual == "reset"
+    lockstep = replace(settings, lockstep=True, socket=tmp_path / "s")
+    assert lockstep.guard_or_usual == "off"
+    assert replace(lockstep, guard="reset").guard_or_usual == "reset"
+
+
+def test_every_image_of_a_folder_is_predicted_also_one_by_one_and_the_last(settings, tmp_path, caplog):
+    caplog.set_level("INFO")
+    (tmp_path / "few").mkdir()
+    for path in sorted((tmp_path / "images").iterdir())[:36]:
+        path.rename(tmp_path / "few" / path.name)
+    settings = replace(settings, data=f"folder:{tmp_path}/few", adapter="tent", parameters={})
+    for batch, adapted_to in ((1, 36 // 16), (7, 5)):  # the last image of five batches of 7 is seen among others
+        state = tmp_path / f"state-{batch}"
+        assert run_device(replace(settings, batch=batch, state=state)).images == 36
+        rows = [json.loads(line) for line in (state / "predictions.jsonl").read_text().splitlines()]
+        assert len({row["id"] for row in rows}) == 36
+        assert json.loads((state / "health.json").read_text())["batches"] == adapted_to
+    assert caplog.messages[-1].startswith("device-0: the adapted model answers; estimated accuracy")
+
+
+def test_a_device_that_is_refused_leaves_no_folder(settings, tmp_path):
+    refused = replace(settings, classes="a,b,c,d")
+    with pytest.raises(UserError, match="check --model and --classes"):
+        run_device(refused)
+    assert not settings.state.exists()
+    run_device(replace(settings, data=f"folder:{tmp_path}/images", batch=300))
+    with pytest.raises(UserError, match="another model"):
+        run_device(replace(settings, parameters={"momentum": 0.2}))
+    assert lines(settings.state / "predictions.jsonl") == IMAGES
 
 
 def test_parameters_are_those_of_the_adapter():

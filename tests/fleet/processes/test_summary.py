@@ -17,6 +17,8 @@ def write(folder, device, rows):
 def test_devices_are_counted_in_order_and_together(tmp_path):
     write(tmp_path, "device-10", [{"batch": 4, "class": 2}])
     write(tmp_path, "device-2", [{"batch": k // 2, "class": k, "label": 1} for k in range(4)])
+    told = {"accuracy": 0.271, "alarms": [{"batch": 3}]}
+    (tmp_path / "devices" / "device-2" / "health.json").write_text(json.dumps(told))
     found = dict(scores(tmp_path))
     assert list(found) == ["device-2", "device-10"]
     assert found["device-2"] == (2, 4, 4, 1)
@@ -26,6 +28,8 @@ def test_devices_are_counted_in_order_and_together(tmp_path):
     text = console.export_text()
     assert "3 rounds; 2 KB up, 1 KB down; 1 refused" in text
     assert "25.0 %" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("device-2 "))
+    assert line.split() == ["device-2", "2", "4", "25.0", "%", "27.1", "%", "1"]
 
 
 def test_nothing_was_predicted(tmp_path):

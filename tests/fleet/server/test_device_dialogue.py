@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_a_refused_device_gets_no_model_of_that_round(tmp_path, lockstep):
     assert all(entry[1:] == (None, False) for entry in log if entry[0] == 2)
     assert [entry[1] for entry in log if entry[0] >= 3] == [2, 3]
     assert {entry[1] for entry in log} == {None, 0, 2, 3}
+
+
+def test_what_devices_tell_of_their_health_is_in_the_status(tmp_path, caplog):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def tell(reply):
+        alarms = {"health.alarms": int(reply.round > 1), "health.answers": "source", "health.accuracy": 7}
+        return replace(reply, note={**reply.note, **alarms})
+
+    devices = make_devices(federation, stream, 4, {2: tell})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 3}, aggregator="fedavg"))
+    nodes = json.loads((tmp_path / "server" / "status.json").read_text())["nodes"]
+    assert [node["health"] for node in nodes] == [{}, {}, {"alarms": 1, "answers": "source"}, {}]
+    assert caplog.text.count("device-2 has raised an alarm") == 1
 
 
 def test_a_device_that_was_away_for_long_goes_on_by_itself(tmp_path):

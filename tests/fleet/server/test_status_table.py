@@ -47,15 +47,20 @@ def test_a_server_that_is_silent_is_told_unless_it_is_done(doing, silent):
 def test_devices_and_processes_are_listed():
     node = {"node": "1", "refused": 0, "ignored": False}
     nodes = [
-        {**node, "device": "cam", "online": True},
+        {
+            **node,
+            "device": "cam",
+            "online": True,
+            "health": {"answers": "source", "alarms": 2, "accuracy": 0.61, "source_accuracy": 0.553},
+        },
         {**node, "device": "car", "online": False},
         {**node, "device": "liar", "online": True, "ignored": True, "refused": 5},
     ]
     tended = {"server": SimpleNamespace(process=SimpleNamespace(pid=77), state="runs", deaths=2)}
     supervisor = SimpleNamespace(tended=tended, memory=lambda name: 3 * 2**20)
     lines = show({"nodes": nodes, "written": 1000.0}, supervisor)
-    assert ["cam", "1", "yes", "0"] in lines
-    assert ["car", "1", "no", "0"] in lines
-    assert ["liar", "1", "in", "quarantine", "5"] in lines
+    assert ["cam", "1", "yes", "0", "source", "2", "61", "%", "55", "%"] in lines
+    assert ["car", "1", "no", "0", "?", "?", "?", "?"] in lines
+    assert ["liar", "1", "in", "quarantine", "5", "?", "?", "?", "?"] in lines
     assert ["server", "77", "runs", "2", "3"] in lines
     assert len(show({"written": 1000.0})) == 1

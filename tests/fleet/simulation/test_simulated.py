@@ -24,6 +24,16 @@ def test_a_client_sees_just_what_it_sees_in_a_simulation():
         assert batch.ids == tuple(f"{t}/{k}" for k in range(5))
 
 
+def test_images_that_fill_up_a_batch_carry_no_label(monkeypatch, tmp_path):
+    images = np.zeros((7, 8, 8, 3), np.uint8)
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(7) % 2)
+    words = f"dataset=arrays,folder={tmp_path},stream=iid,clients=2,client=1"
+    labels = [label for batch in one_client(words, 2, 0) for label in batch.labels]
+    assert sum(label is None for label in labels) == 2  # one of each domain: a client has three or four images
+    assert sum(label is not None for label in labels) == 6
+
+
 @pytest.mark.parametrize(("done", "first", "left"), [(5, "1/0", 15), (7, "1/2", 13), (19, "3/4", 1), (20, None, 0)])
 def test_it_goes_on_where_it_stopped(done, first, left):
     batches = list(one_client(f"{WORDS},client=2", 5, done))

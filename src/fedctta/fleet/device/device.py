@@ -2,7 +2,10 @@
 
 A device handles every batch completely before it begins the next one:
 
-    take a download, if one waits -> adapt -> predict -> write -> publish a snapshot -> save, if it is time
+    take a download, if one waits -> adapt and predict -> write -> publish a snapshot -> save, if it is time
+
+What adapts and predicts is `online.adaptation.Adaptation`, as in `fedctta.adapt`: a batch that would spoil the model
+changes nothing, small batches are seen among the last images, and a guard watches that adapting does no harm.
 
 In lock-step, the device waits for the download that answers a batch after adapting to it and before predicting it, as
 in a simulation. Alone, or free-running, it waits only for images; adaptation to the next batch starts from the
@@ -31,11 +34,17 @@ from fedctta.fleet.device.handover import Download, Handover, Snapshot
 from fedctta.fleet.device.predictions import Predictions, Row
 from fedctta.fleet.device.sources import Batch, Source
 from fedctta.models.inputs import to_input
-from fedctta.models.try_on import try_on
+from fedctta.models.try_on import refuse_regression, try_on
+from fedctta.online.adaptation import Adaptation
 
 log = logging.getLogger("fedctta.fleet")
 
 IDLE = 0.1  # seconds of rest when there is nothing to do
+CONSEQUENCES = {
+    "reset": "the source model answers until adapting helps again",
+    "freeze": "the source model answers from now on; --guard reset lets the device try again",
+    "off": "it goes on, as --guard off says",
+}
 
 
 @dataclass
@@ -67,13 +76,17 @@ def stoppable() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
+class Stopped(Exception):
+    """The device is to stop while it waits for the server."""
+
+
 class Device:
     """Runs one client on the batches of a source."""
 
     def __init__(
         self,
         equipment: Equipment,
-        client: Client,
+        adaptation: Adaptation,
         place: StreamPosition,
         predictions: Predictions,
         keep: DeviceState,
@@ -81,11 +94,14 @@ class Device:
         lockstep: bool = False,
     ) -> None:
         self.network, self.adapter, self.classes = equipment.network, equipment.adapter, equipment.classes
-        self.client, self.place, self.predictions, self.keep = client, place, predictions, keep
+        self.adaptation, self.place, self.predictions, self.keep = adaptation, place, predictions, keep
         self.handover, self.lockstep = handover, lockstep
-        self._x: Tensor | None = None
-        self._adaptable: dict[int, bool] = {}
-        self._compared = False
+        self._tried = self._compared = False
+
+    @property
+    def client(self) -> Client:
+        """The client as it is now."""
+        return self.adaptation.client
 
     def walk(self, source: Source, stop: Stop) -> None:
         """Predict all batches, until the source ends or a stop is asked for; then save."""
@@ -97,7 +113,7 @@ class Device:
             pass
         finally:
             self.handover.end()
-        self.keep.save(self.client, self.place)
+        self.keep.save(self.adaptation, self.place)
 
     def _batches(self, source: Source, stop: Stop) -> Iterator[Batch]:
         while True:
@@ -106,7 +122,7 @@ class Device:
                 return
             batch = next(source, False)
             if batch is None:
-                self.keep.offer(self.client, self.place)
+                self.keep.offer(self.adaptation, self.place)
                 sleep(IDLE)
             stop.waiting = False
             if batch is False:
@@ -117,43 +133,69 @@ class Device:
     def predict(self, batch: Batch, stop: Stop) -> None:
         """Adapt to one batch, predict it, and write the predictions down."""
         x = to_input(batch.images, self.network.device)
-        if self._x is None:
+        if not self._tried:
             self._check_outputs(try_on(self.network, x))
-        before, number = self.client, self.place.batches
-        download = None if self.lockstep else self.handover.take()
-        self._apply(download, self._x)
-        if self._can_adapt(len(x)):
-            self.client = self.adapter.adapt(self.network, self.client, x)
-            if download is not None and not self._compared:
-                self._compare(before, x)
-        self._x = x
-        if self.lockstep:
-            self.handover.publish(Snapshot(self.client, x, number + 1))
-            download = self.handover.wait_for_download(lambda: stop.asked)
-            if download is None:  # stopped: a batch without its answer is not predicted, but read again later
-                self.client = before
-                return
-            self._apply(download, x)
-        logits = self.adapter.predict(self.network, self.client, x)
+            self._tried = True
+        number, alarms = self.place.batches, len(self.adaptation.alarms)
+        try:
+            logits = self._answer_in_lockstep(x, stop) if self.lockstep else self._answer(x)
+        except Stopped:  # a batch without its answer is not predicted, but read again later
+            return
         self.predictions.append(self._rows(batch, logits, number))
         self.place = replace(self.place, batches=number + 1, images=self.place.images + len(x))
+        for alarm in self.adaptation.alarms[alarms:]:
+            log.warning("alarm at %s; %s", alarm, CONSEQUENCES[self.adaptation.guard])
         if not self.lockstep:
-            self.handover.publish(Snapshot(self.client, x, number + 1))
-        self.keep.offer(self.client, self.place)
+            self.handover.publish(Snapshot(self.client, self._last_batch, number + 1))
+        self.keep.offer(self.adaptation, self.place)
 
-    def _apply(self, download: Download | None, x: Tensor | None) -> None:
-        """Put the server's tensors into the client."""
-        if download is None:
-            return
-        self.client = self.client._replace(own={**self.client.own, **download.own})
+    @property
+    def _last_batch(self) -> Tensor | None:
+        """The images that the device last adapted to."""
+        return self.adaptation.seen if isinstance(self.adaptation.seen, Tensor) else None
+
+    def _answer(self, x: Tensor) -> Tensor:
+        """Start from the download, if one waits; return the logits."""
+        download, before, batches = self.handover.take(), self.client, self.adaptation.batches
+        if download is not None:
+            self.adaptation.client = self._take(download, before, self._last_batch)
+        logits = self.adaptation.answer(x)
+        if download is not None and not self._compared and self.adaptation.batches > batches:
+            self._compare(before)
+        return logits
+
+    def _answer_in_lockstep(self, x: Tensor, stop: Stop) -> Tensor:
+        """Return the logits after the server's answer; after one that changes nothing here, if nothing was learnt."""
+        number, answered = self.place.batches, False
+
+        def exchange(client: Client, seen: Tensor) -> Client:
+            nonlocal answered
+            self.handover.publish(Snapshot(client, seen, number + 1))
+            download = self.handover.wait_for_download(lambda: stop.asked)
+            if download is None:
+                raise Stopped
+            answered = True
+            return self._take(download, client, seen)
+
+        self.adaptation.exchange = exchange
+        logits = self.adaptation.answer(x)
+        if not answered:
+            self.adaptation.client = exchange(self.client, x)
+        return logits
+
+    def _take(self, download: Download, client: Client, x: Tensor | None) -> Client:
+        """Return the client with the server's tensors in it."""
+        client = client._replace(own={**client.own, **download.own})
         if self.adapter.receives and x is not None:
-            self.client = self.adapter.receive(self.network, self.client, x)
+            client = self.adapter.receive(self.network, client, x)
         self.place = replace(self.place, run=download.run, round=download.round)
+        return client
 
-    def _compare(self, before: Client, x: Tensor) -> None:
+    def _compare(self, before: Client) -> None:
         """Log once if adapting to a batch erases what the server sent, as `bn` with momentum 1 does."""
         self._compared = True
-        alone = self.adapter.adapt(self.network, before, x)
+        assert self._last_batch is not None
+        alone = self.adapter.adapt(self.network, before, self._last_batch)
         if all(torch.equal(tensor, alone.own[name]) for name, tensor in self.client.own.items()):
             log.warning(
                 "adapter %s begins anew with every batch, so that a free-running device gains nothing from its server:"
@@ -176,19 +218,9 @@ class Device:
             rows.append(row if batch.labels is None else {**row, "label": batch.labels[k]})
         return rows
 
-    def _can_adapt(self, images: int) -> bool:
-        """Whether the adapter takes batches of this size; others are predicted without adapting."""
-        if images not in self._adaptable:
-            try:
-                self.adapter.check(self.network, images)
-                self._adaptable[images] = True
-            except UserError as error:
-                log.warning("batches of %d are predicted without adapting: %s", images, error)
-                self._adaptable[images] = False
-        return self._adaptable[images]
-
     def _check_outputs(self, logits: Tensor) -> None:
         """Refuse a model that gives no class, or other classes than were named, before anything is written."""
+        refuse_regression(logits)
         if logits.ndim != 2 or (self.classes and logits.shape[1] != len(self.classes)):
             raise UserError(
                 f"the model gives outputs of shape {list(logits.shape[1:])}, not {len(self.classes) or 'any'} classes:"

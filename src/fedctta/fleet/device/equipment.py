@@ -20,6 +20,7 @@ from fedctta.fleet.device.sources import files_below, read_image
 from fedctta.models import ARCHITECTURES, build
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_weights, weights_path
+from fedctta.runs.source_models import RANDOM, load_module
 
 TRAINED_ON = ("cifar10", "cifar100", "shapes")
 """Data sets whose weights `--weights auto` looks for."""
@@ -76,7 +77,7 @@ def equip(
     path, trained_on = find_weights(model, weights, dataset)
 
     def load() -> Network:
-        return Network(_module(model, path), device)
+        return Network(_module(model, path, weights), device)
 
     network = load()
     method.check(network, batch)
@@ -90,7 +91,7 @@ def find_weights(model: str, weights: str, dataset: str = "") -> tuple[Path | No
     if Path(weights).suffix or Path(weights).name != weights:
         return Path(weights), ""
     if ":" in model:
-        if weights != "auto":
+        if weights not in ("auto", RANDOM):
             raise UserError(f"--weights {weights} is no file: give the path of a .safetensors file for {model}")
         return None, ""
     candidates = [weights] if weights != "auto" else [dataset] if dataset else list(TRAINED_ON)
@@ -106,11 +107,9 @@ def find_weights(model: str, weights: str, dataset: str = "") -> tuple[Path | No
     return path, name.removesuffix("-c").split("-")[0]
 
 
-def _module(model: str, path: Path | None) -> nn.Module:
+def _module(model: str, path: Path | None, weights: str) -> nn.Module:
     if ":" in model:
-        from fedctta.runs.source_models import import_model
-
-        return import_model(model, path)
+        return load_module("", model, weights, 0)
     if ARCHITECTURES[model].dense:
         raise UserError(f"model {model} predicts every pixel and a device writes one class an image: use another model")
     assert path is not None

@@ -37,7 +37,10 @@ class RequestRefused(Exception):
 
 
 class RequestHandler:
-    """Answers requests about one device. `facts` go into its hello; `last` is the last download it was given."""
+    """Answers requests about one device.
+
+    `facts` go into its hello, `health` into every answer; `last` is the last download it was given.
+    """
 
     def __init__(
         self,
@@ -51,10 +54,11 @@ class RequestHandler:
         lockstep: bool = False,
         min_batch: int = 2,
         last: tuple[str, int] = ("", -1),
+        health: Callable[[], Note] = dict,
     ) -> None:
         self.name, self.network, self.adapter, self.handover = name, network, adapter, handover
         self.facts, self.lockstep, self.min_batch, self.last = dict(facts or {}), lockstep, min_batch, last
-        self._make_spare = spare
+        self._make_spare, self._health = spare, health
 
     @cached_property
     def spare(self) -> Network:
@@ -88,7 +92,7 @@ class RequestHandler:
             have, want = ("in lock-step", "free-running") if self.lockstep else ("free-running", "in lock-step")
             raise RequestRefused(f"the device is {have} and the server {want}: start both with --lockstep, or none")
         aggregator = _aggregator(request.note)
-        said = {**said, "device": self.name}
+        said = {**said, "device": self.name, **self._health()}
         if request.arrays:
             before = self.handover.moment.batches
             fresh = self._receive(request)

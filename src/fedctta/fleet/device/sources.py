@@ -35,11 +35,14 @@ SHORT = 0.1  # seconds that a pace waits for by itself; for longer it says that 
 
 
 class Batch(NamedTuple):
-    """Images[B, H, W, 3] and what each is called; labels, where a simulated stream knows them, are for scoring only."""
+    """Images[B, H, W, 3] and what each is called; labels, where a simulated stream knows them, are for scoring only.
+
+    An image whose label is None does not count: it is not labelled, or was shown before.
+    """
 
     images: Image
     ids: tuple[str, ...]
-    labels: tuple[int, ...] | None = None
+    labels: tuple[int | None, ...] | None = None
 
 
 class Done(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -18,11 +18,13 @@ from fedctta.fleet.device.device import Device, stoppable
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.fleet.device.equipment import Equipment, equip, images_from, parameters_for, seed_of
 from fedctta.fleet.device.handover import Handover, Snapshot
+from fedctta.fleet.device.health_report import describe_health, note_health
 from fedctta.fleet.device.predictions import open_predictions
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.socket_server import SocketServer
 from fedctta.fleet.device.sources import open_source, paced
 from fedctta.machine import arithmetic, choose_device
+from fedctta.online.adaptation import Adaptation
 from fedctta.online.saved import identity
 
 log = logging.getLogger("fedctta.fleet")
@@ -50,19 +52,52 @@ class Settings:
     classes: str = ""
     source_images: Path | None = None
     compute: str = "auto"
+    guard: Literal["reset", "freeze", "off"] | None = None
+    check: int = 10
+    window: int = 16
 
     def __post_init__(self) -> None:
-        for key, least in (("batch", 1), ("min_batch", 1), ("save_every", 0), ("pace", 0)):
+        for key, least in (("batch", 1), ("min_batch", 1), ("save_every", 0), ("pace", 0), ("check", 0), ("window", 2)):
             if getattr(self, key) < least:
                 raise UserError(f"--{key.replace('_', '-')} {getattr(self, key)} must be at least {least}")
+        if self.guard in ("reset", "freeze") and not self.check:
+            raise UserError(f"--guard {self.guard} acts on what checks find and --check 0 asks for none: drop one")
         if not self.name or len(self.name) > 100 or not self.name.isprintable():
             raise UserError("--name must be printable and of 1 to 100 letters")
         if self.lockstep and self.socket is None:
             raise UserError("--lockstep waits for a server: add --socket PATH, where its ClientApp finds the device")
 
+    @property
+    def guard_or_usual(self) -> Literal["reset", "freeze", "off"]:
+        """What an alarm does: by default a reset, but nothing in lock-step, which is to give what a simulation does."""
+        return self.guard or ("off" if self.lockstep else "reset")
+
 
 def run_device(settings: Settings) -> StreamPosition:
-    """Run a device until its data end or it is asked to stop; return its place."""
+    """Run a device until its data end or it is asked to stop; return its place.
+
+    A device that is refused before its first prediction leaves no folder behind.
+    """
+    new = not settings.state.exists()
+    try:
+        return _run(settings)
+    except UserError:
+        if new:
+            _remove_if_empty(settings.state)
+        raise
+
+
+def _remove_if_empty(state: Path) -> None:
+    """Remove a state folder in which nothing is saved or predicted."""
+    (state / "lock").unlink(missing_ok=True)
+    rows = state / "predictions.jsonl"
+    if rows.exists() and not rows.stat().st_size:
+        rows.unlink()
+    with suppress(OSError):  # there is something in it, or no folder
+        state.rmdir()
+
+
+def _run(settings: Settings) -> StreamPosition:
     compute = choose_device(settings.compute)
     dataset, seed, number = "", seed_of(settings.name), 0
     images = images_from(settings.source_images, settings.adapter, compute)
@@ -79,7 +114,7 @@ def run_device(settings: Settings) -> StreamPosition:
         settings.model,
         settings.weights,
         settings.adapter,
-        settings.batch,
+        settings.batch if settings.lockstep else max(2, settings.batch),  # single images are seen among the last ones
         parameters=parameters_for(settings.adapter, settings.parameters, settings.lockstep),
         classes=settings.classes,
         dataset=dataset,
@@ -88,27 +123,44 @@ def run_device(settings: Settings) -> StreamPosition:
     network, adapter = equipment.network, equipment.adapter
     with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
         keep = DeviceState(settings.state, identity(network, adapter), settings.save_every)
-        client, place = keep.load(first_client(network, adapter, images, settings.batch, seed, number))
+        adaptation = _adaptation(settings, equipment)
+        studied = settings.batch if settings.batch > 1 else settings.window  # single images are adapted to together
+        adaptation.take_up(first_client(network, adapter, images, studied, seed, number))
+        place = keep.load(adaptation)
+        adaptation.frozen = adaptation.frozen and adaptation.guard == "freeze"
         out = settings.out or settings.state / "predictions.jsonl"
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()
         place = replace(place, images=done.images, batches=max(place.batches, done.batches))
         source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
-        handover = Handover(Snapshot(client, None, place.batches))
+        handover = Handover(Snapshot(adaptation.client, None, place.batches))
         if settings.socket is not None:
-            handler = _handler(settings, equipment, handover, place)
+            handler = _handler(settings, equipment, handover, place, adaptation)
             open_things.enter_context(SocketServer(settings.socket, handler.answer))
-        device = Device(equipment, client, place, predictions, keep, handover, settings.lockstep)
+        device = Device(equipment, adaptation, place, predictions, keep, handover, settings.lockstep)
         log.info("%s: %s with %s, after %d batches", settings.name, settings.model, adapter, place.batches)
         with stoppable() as stop:
             device.walk(source, stop)
         log.info(
             "%s: %d batches, %d images; predictions: %s", settings.name, device.place.batches, device.place.images, out
         )
+        log.info("%s: %s", settings.name, describe_health(adaptation))
     return device.place
 
 
-def _handler(settings: Settings, equipment: Equipment, handover: Handover, place: StreamPosition) -> RequestHandler:
+def _adaptation(settings: Settings, equipment: Equipment) -> Adaptation:
+    return Adaptation(
+        equipment.network,
+        equipment.adapter,
+        window=settings.window,
+        guard=settings.guard_or_usual,
+        check=settings.check,
+    )
+
+
+def _handler(
+    settings: Settings, equipment: Equipment, handover: Handover, place: StreamPosition, adaptation: Adaptation
+) -> RequestHandler:
     return RequestHandler(
         settings.name,
         equipment.network,
@@ -119,4 +171,5 @@ def _handler(settings: Settings, equipment: Equipment, handover: Handover, place
         lockstep=settings.lockstep,
         min_batch=settings.min_batch,
         last=(place.run, place.round),
+        health=partial(note_health, adaptation),
     )

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from fedctta.fleet.device.health_report import HEALTH, read_health
 from fedctta.fleet.device.predictions import Jsonl, Row
 
 
@@ -58,10 +59,13 @@ def summary(folder: Path, status: dict[str, Any]) -> Group:
         found["all"] = Score(*map(sum, zip(*found.values(), strict=True)))
     table = Table(box=None, pad_edge=False)
     table.add_column("device", style="bold")
-    for column in ("batches", "images", "accuracy"):
+    for column in ("batches", "images", "accuracy", "estimated", "alarms"):
         table.add_column(column, justify="right")
     for name, told in found.items():
-        table.add_row(name, str(told.batches), str(told.images), told.accuracy)
+        health = read_health(folder / "devices" / name / HEALTH)
+        guess, alarms = health.get("accuracy"), health.get("alarms")
+        seems = (f"{100 * guess:.1f} %" if guess is not None else "", str(len(alarms)) if alarms is not None else "")
+        table.add_row(name, str(told.batches), str(told.images), told.accuracy, *seems)
     up, down = (int(status.get(key, 0)) / 1024 for key in ("bytes_up", "bytes_down"))
     played = f"{status.get('round', 0)} rounds; {up:.0f} KB up, {down:.0f} KB down; {status.get('refused', 0)} refused"
     more = f"predictions: {folder}/devices/*/predictions.jsonl; collaboration: {folder}/server; logs: {folder}/logs"

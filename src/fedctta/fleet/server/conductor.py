@@ -145,6 +145,7 @@ class Conductor:
                 "online": node in online,
                 "refused": roster.refused.get(roster.names[row], 0),
                 "ignored": self.letters.ignored(node),
+                "health": self.letters.health.get(row, {}),
             }
             for node, row in sorted(roster.nodes.items(), key=lambda item: item[1])
         ]

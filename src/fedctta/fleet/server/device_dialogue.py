@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 
 from fedctta.core.network import Tensors
+from fedctta.fleet.device.health_report import health_in
 from fedctta.fleet.server.collaboration import Upload
 from fedctta.fleet.server.examine import Examiner, UploadRefused
 from fedctta.fleet.server.ledger import Ledger, ServerProgress
@@ -38,6 +39,7 @@ class DeviceDialogue:
         self.uploads: dict[int, Upload] = {}
         self.answered: set[int] = set()
         self.hellos: dict[int, str] = {}
+        self.health: dict[int, wire.Note] = {}  # what devices last told, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
         self._not_before: dict[int, float] = {}
         self._method = method
@@ -103,6 +105,8 @@ class DeviceDialogue:
         try:
             parcel = self.examiner.open(answer.flat)
             idle = parcel.kind in ("nothing", "refused")
+            if row is not None and (told := health_in(parcel.note)):
+                self._note_health(row, told)
             if row is not None and _received(parcel) and self.place.owed.get(row, -1) == question.carried:
                 del self.place.owed[row]
             if idle:
@@ -117,6 +121,12 @@ class DeviceDialogue:
         except UploadRefused as reason:
             self.answered.add(node)
             self._refuse(node, reason)
+
+    def _note_health(self, row: int, told: wire.Note) -> None:
+        """Remember how a device fares; log when it has raised an alarm."""
+        if told.get("alarms", 0) > self.health.get(row, told).get("alarms", 0):  # type: ignore[operator]
+            log.warning("%s has raised an alarm: adapting does harm there", self.roster.names[row])
+        self.health[row] = told
 
     def _pass_over(self, node: int, reason: str) -> None:
         """Continue without a device that has nothing or failed; in lock-step, wait for it until the deadline."""

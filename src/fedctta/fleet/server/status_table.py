@@ -28,10 +28,13 @@ def board(status: dict[str, Any], supervisor: Supervisor | None = None) -> Group
     """Return the server's line, its devices, and the processes on this machine if they are ours."""
     pieces: list[Any] = [Text(headline(status))]
     if status.get("nodes"):
-        table = _table("device", "node", "online", "refused")
+        table = _table("device", "node", "online", "refused", "answers", "alarms", "estimated", "source")
         for node in status["nodes"]:
             state = "in quarantine" if node["ignored"] else "yes" if node["online"] else "no"
-            table.add_row(node["device"], node["node"], state, str(node["refused"]))
+            health = node.get("health", {})
+            told = (health.get("answers", "?"), str(health.get("alarms", "?")))
+            estimates = (percent(health.get(key)) for key in ("accuracy", "source_accuracy"))
+            table.add_row(node["device"], node["node"], state, str(node["refused"]), *told, *estimates)
         pieces.append(table)
     if supervisor is not None:
         table = _table("part", "pid", "state", "restarts", "MB")
@@ -58,6 +61,15 @@ def headline(status: dict[str, Any]) -> str:
         f" last round {status.get('seconds_of_round', 0):.1f} s; {up:.0f} KB up, {down:.0f} KB down;"
         f" {status.get('refused', 0)} refused"
     )
+
+
+def percent(share: float | None) -> str:
+    """Return a share in whole percent.
+
+    >>> percent(0.614), percent(None)
+    ('61 %', '?')
+    """
+    return "?" if share is None else f"{100 * share:.0f} %"
 
 
 def _table(*columns: str) -> Table:

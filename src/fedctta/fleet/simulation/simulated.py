@@ -59,5 +59,5 @@ def _walk(stream: Stream, client: int, done: int) -> Iterator[Batch]:
         over = done % size if t == slots[min(done // size, len(slots) - 1)] else 0
         names = tuple(f"{t}/{k}" for k in range(over, size))
         labels = slot.labels[row, over:]
-        known = None if (labels == UNLABELLED).any() else tuple(map(int, labels))
+        known = tuple(None if label == UNLABELLED else int(label) for label in labels)
         yield Batch(slot.images[row, over:], names, known)

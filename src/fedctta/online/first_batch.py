@@ -1,0 +1,42 @@
+"""What is looked at once, on the first batch: whether model, method and inputs fit each other."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedctta.adapters import Adapter, adapters
+from fedctta.core.network import Network
+from fedctta.core.outputs import Inputs, count_rows
+from fedctta.errors import UserError, either
+from fedctta.models.try_on import describe, refuse_regression, try_on
+
+OUTSIDE = 0.1  # share of values beyond 0..1 that pictures may have
+
+
+def check_first_batch(network: Network, adapter: Adapter, x: Inputs) -> None:
+    """Refuse, in one line each, a batch that the model or the method cannot take, and outputs that are no classes."""
+    logits, rows = try_on(network, x), count_rows(x)
+    refuse_regression(logits)
+    if logits.ndim != 2 or (len(logits) != rows and not network.dense):
+        raise UserError(
+            f"the model gives outputs of shape {list(logits.shape)} for {rows} images: say by output= what the logits"
+            " [batch, classes] are, or dense=True if it predicts every pixel"
+        )
+    adapter.check(network, max(2, rows))  # the pass has shown whether the classifier is what it looks like
+    if adapter.pictures:
+        _check_pictures(adapter, x)
+
+
+def _check_pictures(adapter: Adapter, x: Inputs) -> None:
+    able = either(name for name, cls in adapters.classes().items() if not cls.pictures)
+    if not isinstance(x, Tensor) or x.dim() != 4 or x.shape[1] != 3:
+        raise UserError(
+            f"adapter {adapter.name!r} works on colour pictures [batch, 3, height, width] and a batch has"
+            f" {describe(x)}: use adapter {able}"
+        )
+    beyond = float(((x < 0) | (x > 1)).to(x.dtype).mean())
+    if beyond > OUTSIDE:
+        raise UserError(
+            f"adapter {adapter.name!r} works on colour pictures with values from 0 to 1 and {beyond:.0%} of this"
+            f" batch's lie beyond: normalise inside the module, or use adapter {able}"
+        )
