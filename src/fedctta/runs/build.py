@@ -96,6 +96,7 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
     refuse_other_inputs(stream, methods.adapter, methods.aggregator)
     methods.adapter.check(network, experiment.batch)
+    methods.aggregator.require_partner(methods.adapter.name)
     client = methods.adapter.init(network)
     methods.aggregator.check(network, client.own)
     return Parts(methods, network, client, stream, slots, model, source, device, lift)
@@ -218,5 +219,14 @@ def describe(experiment: Experiment, parts: Parts, federation: Federation, repla
         "th": stream.temporal_heterogeneity,
         **describe_guards(federation, experiment, len(stream)),
         **({"classes": list(data.classes)} if data.dense else {}),
-        **{method.name: values for method in parts.methods if (values := parameters_of(method))},
+        **_parameters(parts.methods),
     }
+
+
+def _parameters(methods: Methods) -> dict[str, dict[str, Any]]:
+    """Return the methods' parameters by name; an adapter and an aggregator may share one."""
+    found: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        if values := parameters_of(method):
+            found.setdefault(method.name, {}).update(values)
+    return found
