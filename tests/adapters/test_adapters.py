@@ -34,6 +34,7 @@ SMALL = {
     "fedthe": {"views": 2, "plus": 1},
     "fedicon": {"steps": 2},
     "bpa": {"steps": 2},
+    "cola": {"vectors": 3, "threshold": 0.0},  # every batch is of a new domain
 }
 OTHER_FORMS = [
     ("bn", {"momentum": 0.3}),
@@ -45,11 +46,14 @@ OTHER_FORMS = [
     ("grad", {"variant": "code", "prox": 1.0, "moon": 1.0, "distil": 1.0, "finetune": 1}),
     ("bbn", {"variant": "code", "threshold": 0.9, "augment_teacher": True, "gamma": 0.1}),
     ("atp", {"rates": "0.01", "mode": "online", "start": "received"}),
+    ("cola", {"vectors": 1, "threshold": 0.0, "base": "sar"}),
+    ("cola", {"role": "mixed", "every": 1}),
+    ("cola", {"role": "follower"}),
     ("bpa", {"trains": "all", "start": "own", "loss": "infomax", "precision": "low", "predict_with": "received"}),
 ]
 FORMS = [(name, SMALL.get(name, {})) for name in adapters.classes()] + OTHER_FORMS
 # and bn without momentum
-NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid", "fedicon", "bpa"}
+NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid", "fedicon", "bpa", "cola"}
 NEEDS_BATCHNORM = {"bn", "norm-alpha", "norm-ema", "dua", "rotta", "bbn"}
 CLIENTS, ROUNDS = 3, 2
 by_chunks = in_chunks(CLIENTS - 1)  # as in a run of many clients: some at a time, and a rest

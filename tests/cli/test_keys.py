@@ -111,6 +111,13 @@ def test_a_method_tells_all_its_parameters():
     assert "no parameters" in told("keys", "fedavg")
 
 
+def test_an_adapter_and_an_aggregator_of_one_name_are_both_told():
+    text = told("keys", "cola")
+    assert "adapter=cola: " in text
+    assert "aggregator=cola: " in text
+    assert told("keys", "cola.vectors").startswith("cola.vectors: parameter of adapter=cola. ")
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta.core.clients import by_loop, by_vmap
-from fedctta.core.randomness import advance, fork, keys, normal, uniform
+from fedctta.core.randomness import advance, fork, keys, name_of, normal, uniform
 
 KEY = torch.tensor(12345)
 
@@ -40,6 +40,14 @@ def test_keys_of_clients_seeds_batches_and_purposes_differ():
     assert len(found.unique()) > 0.9999 * len(found)
     one, two = (uniform(key, (5000,)) for key in keys(0, 2))
     assert abs(torch.corrcoef(torch.stack([one, two]))[0, 1]) < 0.05
+
+
+def test_names_are_of_a_client_and_a_number():
+    numbers = torch.arange(500)
+    found = torch.stack([name_of(key, numbers) for key in keys(0, 20)])
+    assert (found[:, 0] == 0).all()
+    assert (found[:, 1:] > 0).all()
+    assert len(found[:, 1:].unique()) == 20 * 499
 
 
 @pytest.mark.parametrize("draw", [uniform, normal])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedctta.core.tensors import choose, masked_mean, named, only, towards, under
+from fedctta.core.tensors import choose, lay_out, masked_mean, named, only, take_apart, towards, under
 
 A, B = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor(3.0)}, {"x": torch.tensor([5.0, 6.0]), "y": torch.tensor(7.0)}
 
@@ -21,6 +21,14 @@ def test_choosing_is_a_branch_for_each_client():
 
     found = torch.func.vmap(one)(torch.tensor([True, False]), torch.tensor([1.0, 2.0]))
     assert found.tolist() == [1, -2]
+
+
+def test_tensors_as_one_vector():
+    both = {"y": torch.tensor([[3.0, 4.0]]), "x": torch.tensor([1.0, 2.0])}
+    assert lay_out(both).tolist() == [1, 2, 3, 4]
+    again = take_apart(lay_out(both), both)
+    assert again.keys() == both.keys()
+    assert all(torch.equal(again[name], both[name]) for name in both)
 
 
 def test_a_moving_average():

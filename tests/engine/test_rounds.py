@@ -279,3 +279,11 @@ def test_only_clients_that_are_due_review(federation, tiny_network, stream):
     state, _ = played.play(state, 0, x[some], some, None)
     state, _ = played.play(state, 1, x, torch.ones(4, dtype=torch.bool), None)
     assert state.clients.private["reviewed"].tolist() == [1, 0, 1, 0]
+
+
+def test_an_absent_client_is_handed_nothing(federation, tiny_network, stream):
+    played = replace(federation(tiny_network), adapter=Counting(), aggregator=Telling())
+    x, _ = seen_by(stream, 0, tiny_network)
+    some = torch.tensor([True, False, True, True])
+    state, _ = played.play(played.start(), 0, x[some], some, None)
+    assert state.clients.private["told"].tolist() == [3, 0, 3, 3]

@@ -67,7 +67,11 @@ def test_a_planted_wrong_scaling_is_found(plant, remedy, trained, clean):
 
 @pytest.mark.parametrize(
     ("mean", "std"),
-    [((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)), ((0.1307,) * 3, (0.3081,) * 3), ((0.7, 0.2, 0.5), (0.5,) * 3)],
+    [
+        ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
+        ((0.1307,) * 3, (0.3081,) * 3),
+        ((0.7, 0.2, 0.5), (0.5,) * 3),
+    ],
 )
 def test_a_planted_mean_and_deviation_of_any_kind_is_found(mean, std, trained, clean):
     found = examine(Network(nn.Sequential(Normalise(mean, std), trained)), *clean)

@@ -30,7 +30,8 @@ def run(tiny_module, domains):
 def method(aggregator):
     """An aggregator, quick, with an adapter that suits it."""
     quick = {"fedtsa.epochs": 2} if aggregator == "fedtsa" else {}
-    return {"aggregator": aggregator, "adapter": "grad" if aggregator == "fedbn" else "bn", **quick}
+    partner = aggregators.classes()[aggregator].partner or "bn"
+    return {"aggregator": aggregator, "adapter": "grad" if aggregator == "fedbn" else partner, **quick}
 
 
 def same(a, b):

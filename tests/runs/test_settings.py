@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.aggregators import aggregators
+from fedctta.adapters import Adapter, adapters
+from fedctta.aggregators import Aggregator, aggregators
 from fedctta.errors import UserError
 from fedctta.runs import settings
 from fedctta.runs.settings import KEYS, Experiment, expand, load_preset, parse_single, parse_words, presets, single
@@ -113,6 +115,30 @@ def test_a_parameter_is_swept_only_where_its_method_runs():
         ("fedctta", {"fedctta": {"temperature": 2.0}}),
         ("local", {}),
     ]
+
+
+def test_an_adapter_and_an_aggregator_of_one_name_have_their_own_parameters():
+    @adapters.register
+    @dataclasses.dataclass(frozen=True)
+    class Client(Adapter):
+        name: ClassVar[str] = "twin"
+        rate: float = 1.0
+
+    @aggregators.register
+    @dataclasses.dataclass(frozen=True)
+    class Server(Aggregator):
+        name: ClassVar[str] = "twin"
+        share: float = 0.5
+
+    (one,) = expand({"adapter": "twin", "aggregator": "twin", "twin.rate": "2", "twin.share": "0.5"})
+    assert one.parameters == {"twin": {"rate": 2.0}}, "the other is the default"
+    both = single({"adapter": "twin", "aggregator": "twin", "twin.rate": 2, "twin.share": 0.1})
+    assert both.method(adapters, "twin") == Client(2.0)
+    assert both.method(aggregators, "twin") == Server(0.1)
+    with pytest.raises(UserError, match=r"twin.rate has no effect: adapter twin is in none of the runs"):
+        expand({"adapter": "tent", "aggregator": "twin", "twin.rate": 2})
+    with pytest.raises(UserError, match=r"'rote': did you mean rate\? \(all: rate, share\)"):
+        expand({"adapter": "twin", "twin.rote": 2})
 
 
 def test_a_default_that_is_written_out_is_the_same_experiment():

@@ -57,6 +57,12 @@ def test_a_scale_is_a_hundred():
     assert told.signals["signal"][1] == 200
 
 
+@pytest.mark.parametrize("lie", ["sign", "scale", "random"])
+def test_whole_numbers_stay_whole(lie):
+    counts = uploads()._replace(signals={"count": torch.tensor([1, 2, 3])})
+    assert Liars((1,), lie).tamper(counts, SOURCE, 0).signals["count"].dtype == torch.int64
+
+
 def test_random_lies_differ_by_round_and_tensor_and_can_be_repeated():
     liars = Liars((0, 1), "random")
     first, again, later = (liars.tamper(uploads(), SOURCE, t).own for t in (0, 0, 1))

@@ -27,10 +27,10 @@ from torch.nn import functional as F
 from fedctta.adapters.common.losses import cosine, entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam
-from fedctta.adapters.tent import AffineAdapter
+from fedctta.adapters.tent import AffineAdapter, Slope, trained
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.core.norms import refreshed
+from fedctta.core.norms import NormRule, refreshed
 from fedctta.core.outputs import Inputs, split_rows
 from fedctta.core.tensors import choose, masked_mean, named, only, under
 from fedctta.errors import UserError
@@ -54,12 +54,10 @@ class EATA(AffineAdapter):
             if getattr(self, name) < 0:
                 raise UserError(f"{self.name}.{name}={getattr(self, name)} must not be negative")
 
-    def init(self, network: Network) -> Client:
-        """Remember, privately, the mean prediction so far and whether there is one."""
-        client = super().init(network)
+    def notes(self, network: Network) -> Tensors:
+        """Return the mean prediction so far and whether there is one."""
         classes = network.state[f"{network.classifier}.weight"].shape[0]
-        moved = {"mean": torch.zeros(classes, device=network.device), "met": torch.zeros((), device=network.device)}
-        return client._replace(private={**client.private, **moved})
+        return {"mean": torch.zeros(classes, device=network.device), "met": torch.zeros((), device=network.device)}
 
     @property
     def source_images(self) -> int:
@@ -83,27 +81,32 @@ class EATA(AffineAdapter):
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take one step on what passes both filters."""
+        slope = self.slope(network, client, x, refreshed())
+        own, memory = adam(client.own, slope.gradient, client.private, self.lr)
+        kept = {**client.private, **choose(slope.some, memory, client.private), **slope.notes}
+        return Client(choose(slope.some, own, client.own), kept)
+
+    def slope(self, network: Network, client: Client, x: Tensor, rule: NormRule) -> Slope:
+        """Return the gradient of the loss on what passes both filters; without any, there is no step."""
         limit = self.threshold * math.log(len(client.private["mean"]))
         mean, met = client.private["mean"], client.private["met"]
         importance = under("fisher", client.private)
 
-        def loss(weights: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            logits = network({**client.own, **weights}, x, refreshed()).logits
-            h, p = entropy(logits), logits.detach().softmax(-1)
+        def loss(weights: Tensors) -> tuple[Tensor, tuple[Tensor, Tensor, Tensors]]:
+            output = network({**client.own, **weights}, x, rule)
+            h, p = entropy(output.logits), output.logits.detach().softmax(-1)
             similar = (met > 0) & (cosine(mean, p).abs() >= self.margin)
             passed = ((h.detach() < limit) & ~similar).to(h.dtype)
             value = masked_mean(torch.exp(limit - h.detach()) * h, passed)
             for name, f in importance.items():
                 value = value + self.fisher * (f * (weights[name] - network.state[name]).square()).sum()
-            return value, (passed, p)
+            return value, (passed, p, output.statistics)
 
-        gradient, (passed, p) = torch.func.grad(loss, has_aux=True)(client.own)
-        own, memory = adam(client.own, gradient, client.private, self.lr)
+        gradient, (passed, p, statistics) = torch.func.grad(loss, has_aux=True)(trained(network, client))
         now = (passed[:, None] * p).sum(0) / passed.sum().clamp_min(1)
-        memory |= {"mean": torch.where(met > 0, torch.lerp(mean, now, 0.1), now), "met": torch.ones_like(met)}
-        any_passed = passed.sum() > 0
-        kept = {**client.private, **choose(any_passed, memory, client.private)}
-        return Client(choose(any_passed, own, client.own), kept)
+        notes = {"mean": torch.where(met > 0, torch.lerp(mean, now, 0.1), now), "met": torch.ones_like(met)}
+        some = passed.sum() > 0
+        return Slope(gradient, choose(some, notes, client.private), some, None, statistics)
 
 
 @dataclass(frozen=True)

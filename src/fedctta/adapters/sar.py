@@ -28,10 +28,10 @@ from torch import Tensor
 
 from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.optimisers import momentum, momentum_memory
-from fedctta.adapters.tent import AffineAdapter
+from fedctta.adapters.tent import AffineAdapter, Slope, trained
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.core.norms import refreshed
+from fedctta.core.norms import NormRule, refreshed
 from fedctta.core.tensors import choose, masked_mean, only
 from fedctta.errors import UserError
 
@@ -56,35 +56,44 @@ class SAR(AffineAdapter):
         """Own scales and shifts; velocity and the running entropy stay private."""
         left_out = self._left_out(network)
         own = only([name for name in network.affine if name not in left_out], network.state)
-        running = {"entropy": torch.zeros((), device=network.device), "met": torch.zeros((), device=network.device)}
-        return Client(own, {**momentum_memory(own), **running})
+        return Client(own, {**momentum_memory(own), **self.notes(network)})
+
+    def notes(self, network: Network) -> Tensors:
+        """Return the running entropy and whether there is one."""
+        return {"entropy": torch.zeros((), device=network.device), "met": torch.zeros((), device=network.device)}
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Step along the gradient of a place uphill; start over where the entropy says so."""
+        slope = self.slope(network, client, x, refreshed())
+        own, velocity = momentum(client.own, slope.gradient, client.private, self.lr)
+        own, velocity = choose(slope.some, own, client.own), choose(slope.some, velocity, client.private)
+        assert slope.collapsed is not None
+        fresh, private = self.init(network), {**velocity, **slope.notes}
+        return Client(choose(slope.collapsed, fresh.own, own), choose(slope.collapsed, fresh.private, private))
 
-        def loss(weights: Tensors, among: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            logits = network({**client.own, **weights}, x, refreshed()).logits
-            h = entropy(logits)
-            passed = among * (h.detach() < self.threshold * math.log(logits.shape[-1])).to(h.dtype)
+    def slope(self, network: Network, client: Client, x: Tensor, rule: NormRule) -> Slope:
+        """Return the gradient uphill, and whether the entropy has collapsed; without a reliable image, no step."""
+        here = trained(network, client)
+
+        def loss(weights: Tensors, among: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensors]]:
+            output = network({**client.own, **weights}, x, rule)
+            h = entropy(output.logits)
+            passed = among * (h.detach() < self.threshold * math.log(output.logits.shape[-1])).to(h.dtype)
             value = masked_mean(h, passed)
-            return value, (passed, value.detach())
+            return value, (passed, value.detach(), output.statistics)
 
-        slope = torch.func.grad(loss, has_aux=True)
-        first, (passed, _) = slope(client.own, next(iter(client.own.values())).new_ones(()))
+        find = torch.func.grad(loss, has_aux=True)
+        first, (passed, _, statistics) = find(here, next(iter(here.values())).new_ones(()))
         norm = torch.stack([g.square().sum() for g in first.values()]).sum().sqrt().clamp_min(1e-12)
-        uphill = {name: w + self.rho * first[name] / norm for name, w in client.own.items()}
-        second, (passed, value) = slope(uphill, passed)
+        uphill = {name: w + self.rho * first[name] / norm for name, w in here.items()}
+        second, (passed, value, _) = find(uphill, passed)
 
-        own, velocity = momentum(client.own, second, client.private, self.lr)
         some = passed.sum() > 0
-        own, velocity = choose(some, own, client.own), choose(some, velocity, client.private)
         running, met = client.private["entropy"], client.private["met"]
         new = torch.where(met > 0, torch.lerp(running, value, 0.1), value)
         running, met = torch.where(some, new, running), torch.where(some, 1.0, met)
-
-        collapsed, fresh = (met > 0) & (running < self.recover), self.init(network)
-        private = {**velocity, "entropy": running, "met": met}
-        return Client(choose(collapsed, fresh.own, own), choose(collapsed, fresh.private, private))
+        collapsed = (met > 0) & (running < self.recover)
+        return Slope(second, {"entropy": running, "met": met}, some, collapsed, statistics)
 
     def check(self, network: Network, batch: int) -> None:
         """As Tent; `skip` must leave out something, if it is given, and leave something to train."""

@@ -9,7 +9,7 @@ other kinds (GroupNorm, LayerNorm) work as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +20,23 @@ from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.core.norms import refreshed
+from fedctta.core.norms import NormRule, refreshed
 from fedctta.core.tensors import only
 from fedctta.errors import UserError, either
+
+
+class Slope(NamedTuple):
+    """Where a method wants to go from the weights that it was asked about.
+
+    `notes` are those after the batch. `some` says whether there is a step to take, `collapsed` whether to start over
+    from the source after it; None: never. `statistics` are the BatchNorm statistics that the pass kept.
+    """
+
+    gradient: Tensors
+    notes: Tensors
+    some: Tensor
+    collapsed: Tensor | None
+    statistics: Tensors
 
 
 class AffineAdapter(Adapter):
@@ -34,7 +48,18 @@ class AffineAdapter(Adapter):
     def init(self, network: Network) -> Client:
         """Own scales and shifts; the optimiser's memory stays private."""
         own = only(network.affine, network.state)
-        return Client(own, adam_memory(own))
+        return Client(own, {**adam_memory(own), **self.notes(network)})
+
+    def notes(self, network: Network) -> Tensors:
+        """Return what it remembers before the first batch, apart from its optimiser's memory."""
+        return {}
+
+    def slope(self, network: Network, client: Client, x: Tensor, rule: NormRule) -> Slope:
+        """Return the gradient of the method's loss on x[B, ...] in the client's scales and shifts. Pure; no labels.
+
+        Of the client's private tensors it reads its notes, and what was learnt from images of the source.
+        """
+        raise TypeError(f"{type(self).__name__} must define slope")
 
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K], BatchNorm with the statistics of x."""
@@ -68,9 +93,21 @@ class Tent(AffineAdapter):
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take one step down the entropy."""
-
-        def loss(weights: Tensors) -> Tensor:
-            return entropy(network({**client.own, **weights}, x, refreshed()).logits).mean()
-
-        own, memory = adam(client.own, torch.func.grad(loss)(client.own), client.private, self.lr)
+        gradient = self.slope(network, client, x, refreshed()).gradient
+        own, memory = adam(client.own, gradient, client.private, self.lr)
         return Client(own, {**client.private, **memory})
+
+    def slope(self, network: Network, client: Client, x: Tensor, rule: NormRule) -> Slope:
+        """Return the gradient of the mean entropy."""
+
+        def loss(weights: Tensors) -> tuple[Tensor, Tensors]:
+            output = network({**client.own, **weights}, x, rule)
+            return entropy(output.logits).mean(), output.statistics
+
+        gradient, statistics = torch.func.grad(loss, has_aux=True)(trained(network, client))
+        return Slope(gradient, {}, torch.ones((), dtype=torch.bool, device=network.device), None, statistics)
+
+
+def trained(network: Network, client: Client) -> Tensors:
+    """Return the scales and shifts that a client owns."""
+    return {name: tensor for name, tensor in client.own.items() if name in network.affine}

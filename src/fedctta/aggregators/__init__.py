@@ -20,6 +20,7 @@ from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.core.clients import Client, Lifter
 from fedctta.core.memory_layout import row_by_row
 from fedctta.core.network import Network, Tensors
+from fedctta.errors import UserError
 from fedctta.registry import Registry
 
 # W[N, N], the same with few weights per row, or the same via groups
@@ -71,6 +72,15 @@ class Aggregator:
     communicates: ClassVar[bool] = True  # False: nothing is sent, W is the identity
     cumulative: ClassVar[bool] = False  # True: an upload contains all that its client sent before
     upper_bound: ClassVar[bool] = False  # True: gets the true domains; for comparison, not a method
+    partner: ClassVar[str] = ""  # the only adapter whose clients have what it collects; without one, any
+
+    def require_partner(self, adapter: str) -> None:
+        """Raise a UserError if this server has nothing to collect from clients with this adapter."""
+        if self.partner not in ("", adapter):
+            raise UserError(
+                f"aggregator {self.name!r} shares what adapter {self.partner!r} stores, and adapter {adapter!r} stores"
+                f" nothing of it: use adapter={self.partner}, or another aggregator"
+            )
 
     def check(self, network: Network, own: Tensors) -> None:
         """Raise a UserError if models of which clients own these tensors cannot be aggregated."""

@@ -73,11 +73,14 @@ def allowed(key: str) -> str:
 
 def _print_method(key: str) -> None:
     name, dot, parameter = key.partition(".")
-    found = {method.name: (kind, method) for kind in KINDS for method in list_methods(kind).values()}
+    found: dict[str, list[tuple[str, Method]]] = {}
+    for kind in KINDS:
+        for method in list_methods(kind).values():
+            found.setdefault(method.name, []).append((kind, method))
     if name not in found:
         raise unknown("method", name, found) if dot else unknown("key or method", name, [*KEYS, *found])
-    kind, method = found[name]
     if dot:
+        kind, method = next((one for one in found[name] if parameter in one[1].types), found[name][0])
         hint = type_of(name, parameter, method.types)
         _print_one(
             f"{key}: parameter of {kind}={name}. {method.summary}",
@@ -85,8 +88,9 @@ def _print_method(key: str) -> None:
             expected(hint),
         )
         return
-    out.print(f"{kind}={name}: {method.summary}", soft_wrap=True, markup=False, highlight=False)
-    print_list("parameters" if method.types else "no parameters", _parameters(method))
+    for kind, method in found[name]:
+        out.print(f"{kind}={name}: {method.summary}", soft_wrap=True, markup=False, highlight=False)
+        print_list("parameters" if method.types else "no parameters", _parameters(method))
 
 
 def _parameters(method: Method) -> list[tuple[str, str, str]]:

@@ -36,6 +36,12 @@ def numbered(key: Tensor, number: Tensor) -> Tensor:
     return _hash(key + _hash(number))
 
 
+def name_of(key: Tensor, number: Tensor) -> Tensor:
+    """Return a name of 62 bits, above 0, for every number, which no other client gives; 0 for the number 0."""
+    low = numbered(key, number)
+    return torch.where(number > 0, (numbered(low, number) << 30 | low >> 2) + 1, 0)
+
+
 def uniform(key: Tensor, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
     """Return float32 numbers in [low, high)."""
     count = math.prod(shape)

@@ -40,6 +40,18 @@ def like(old: Tensor, new: Tensor) -> Tensor:
     return torch.empty_like(old).copy_(new)
 
 
+def lay_out(tensors: Tensors) -> Tensor:
+    """Return all tensors as one vector, in the order of their names."""
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
+
+
+def take_apart(vector: Tensor, like: Tensors) -> Tensors:
+    """Undo `lay_out`, with the names and shapes of `like`."""
+    names = sorted(like)
+    parts = torch.split(vector, [like[name].numel() for name in names])
+    return {name: part.view(like[name].shape) for name, part in zip(names, parts, strict=True)}
+
+
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of values[B] over the true entries of mask[B]; 0 if there is none."""
     return (values * mask).sum() / mask.sum().clamp_min(1)

@@ -89,6 +89,7 @@ def _fits(network: Network, adapter: Adapter, aggregator: Aggregator) -> bool:
     if aggregator.upper_bound or not aggregator.communicates:
         return False
     try:
+        aggregator.require_partner(adapter.name)
         aggregator.check(network, adapter.init(network).own)
     except UserError:
         return False

@@ -44,7 +44,7 @@ def load_sample(words: Sequence[str], count: int) -> tuple[Network, Tensor, Tens
 
 
 def read_data_word(words: Sequence[str]) -> list[str]:
-    """Let data=X stand for dataset=X, or for dataset=folders folder=X where X is a path (arrays: to .npy or .npz files).
+    """Let data=X stand for dataset=X, or for dataset=folders folder=X where X is a path (arrays: of .npy, .npz files).
 
     >>> read_data_word(["data=shapes-c"]), read_data_word(["data=my/images", "size=64"])
     (['dataset=shapes-c'], ['dataset=folders', 'folder=my/images', 'size=64'])

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
-from fedctta.errors import UserError, unknown
+from fedctta.errors import UserError, either, unknown
 from fedctta.keys import DEFAULTS, KEYS, LARGEST_SEED, LEAST_DELTA, LEAST_EPSILON, LIMITS, Keys
 from fedctta.registry import Registry, defaults, parameter_types, read, type_of
 from fedctta.runs.preset_files import presets, read_toml
@@ -71,8 +71,14 @@ class Experiment(Keys):
             raise UserError(f"seed={self.seed} must be between 0 and {LARGEST_SEED}")
 
     def method(self, registry: Registry[Any], name: str) -> Any:
-        """Make the named method with the parameters given for it."""
-        return registry.create(name, self.parameters.get(name))
+        """Make the named method with the parameters given for it.
+
+        An adapter and an aggregator may have the same name; each takes the parameters that it has.
+        """
+        given = self.parameters.get(name, {})
+        if sum(name in other.classes() for other in _REGISTRIES.values()) > 1:
+            given = {key: value for key, value in given.items() if key in parameter_types(registry.classes()[name])}
+        return registry.create(name, given)
 
     @property
     def fingerprint(self) -> str:
@@ -142,8 +148,9 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
         experiments.setdefault(experiment.fingerprint, experiment)
     for key in choices:
         if "." in key and key not in used:
-            name = key.partition(".")[0]
-            raise UserError(f"{key} has no effect: {methods[name]} {name} is in none of the runs; drop the key")
+            name, _, parameter = key.partition(".")
+            kinds = either(kind for kind in methods[name] if parameter in _parameters(kind, name))
+            raise UserError(f"{key} has no effect: {kinds} {name} is in none of the runs; drop the key")
     if "before" in choices.get("predict", ()) and "predict" not in used:
         raise UserError("predict=before has no effect: these runs predict the same before and after adapting; drop it")
     return list(experiments.values())
@@ -155,11 +162,16 @@ def single(values: Mapping[str, Any]) -> Experiment:
     return _assemble({key: _read_option(key, value, methods) for key, value in values.items()})[0]
 
 
-def _methods() -> dict[str, str]:
-    return {name: kind for kind, registry in _REGISTRIES.items() for name in registry.classes()}
+def _methods() -> dict[str, list[str]]:
+    """Return of which kinds the methods of every name are."""
+    kinds: dict[str, list[str]] = {}
+    for kind, registry in _REGISTRIES.items():
+        for name in registry.classes():
+            kinds.setdefault(name, []).append(kind)
+    return kinds
 
 
-def _read_option(key: str, option: Any, methods: Mapping[str, str]) -> Any:
+def _read_option(key: str, option: Any, methods: Mapping[str, list[str]]) -> Any:
     if key in KEYS:
         return read(option, KEYS[key], key)
     name, dot, parameter = key.partition(".")
@@ -167,8 +179,14 @@ def _read_option(key: str, option: Any, methods: Mapping[str, str]) -> Any:
         raise unknown("key", key, KEYS)
     if name not in methods:
         raise unknown("method", name, methods)
-    hints = parameter_types(_REGISTRIES[methods[name]].classes()[name])
+    hints: dict[str, Any] = {}
+    for kind in methods[name]:
+        hints |= _parameters(kind, name)
     return read(option, type_of(name, parameter, hints), key)
+
+
+def _parameters(kind: str, name: str) -> dict[str, Any]:
+    return parameter_types(_REGISTRIES[kind].classes()[name])
 
 
 def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
@@ -179,15 +197,17 @@ def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
             raise unknown(kind, name, registry.classes())
     if not adapters.classes()[plain.get("adapter", DEFAULTS["adapter"])].adapts:
         plain["aggregator"] = ALONE  # nothing is adapted, so there is nothing to aggregate
-    present = {plain.get(kind, DEFAULTS[kind]): registry for kind, registry in _REGISTRIES.items()}
-    usual = {name: defaults(registry.classes()[name]) for name, registry in present.items()}
+    usual: dict[str, dict[str, Any]] = {}  # of every method in the run: its parameters, and their defaults
+    for kind, registry in _REGISTRIES.items():
+        cls = registry.classes()[name := plain.get(kind, DEFAULTS[kind])]
+        usual.setdefault(name, {}).update(dict.fromkeys(parameter_types(cls), MISSING) | defaults(cls))
     parameters: dict[str, dict[str, Any]] = {}
     used = set()
     for key, value in values.items():
         name, dot, parameter = key.partition(".")
-        if dot and name in present:
+        if dot and parameter in usual.get(name, ()):
             used.add(key)
-            if value != usual[name].get(parameter, MISSING):  # said or not, it is the same experiment
+            if value != usual[name][parameter]:  # said or not, it is the same experiment
                 parameters.setdefault(name, {})[parameter] = value
     experiment = Experiment(**plain, parameters=parameters)
     if experiment.predict == "before":

@@ -75,7 +75,7 @@ class Liars:
     def _about(self, true: Tensor, source: Tensor | None, name: str, key: Tensor) -> Tensor:
         variance = name.endswith("running_var")
         if self.lie == "scale":
-            return SCALE * true
+            return (SCALE * true).to(true.dtype)
         if self.lie == "random":
             drawn = normal(key, true.shape).to(true.dtype)
             return drawn.abs() if variance else drawn

@@ -45,6 +45,9 @@ def serve(
         received, memory = aggregator.step(server, uploads, mixed, receive, memory)
     if uploads.trust is not None and not uploads.active.any():  # nothing has arrived: the memory stays
         memory = before
-    if receive is not transit.active:  # rows of clients that do not receive may hold older uploads
-        received = {name: choose_rows(receive, new, held[name]) for name, new in received.items()}
+    # Rows of clients that do not receive may hold older uploads; W does not keep private tensors of absent clients.
+    received = {
+        name: new if name in mixed and receive is transit.active else choose_rows(receive, new, held[name])
+        for name, new in received.items()
+    }
     return Served(received, memory, mixing, receive)

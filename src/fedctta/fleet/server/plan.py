@@ -137,6 +137,7 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     adapter = experiment.method(adapters, experiment.adapter)
     aggregator = experiment.method(aggregators, experiment.aggregator)
     adapter.check(network, experiment.batch)
+    aggregator.require_partner(adapter.name)
     if aggregator.upper_bound or not aggregator.communicates:
         raise UserError(
             f"aggregator {aggregator.name!r} has nothing for a server to do: use another one, as"
