@@ -21,9 +21,8 @@ from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.randomness import keys
 from fedctta.errors import UserError
-from fedctta.online.batches import Window
-from fedctta.online.guard import Guard, does_harm, is_calm, is_due, is_healthy
-from fedctta.online.health import (
+from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy
+from fedctta.health.signals import (
     Alarm,
     Health,
     Signals,
@@ -36,6 +35,7 @@ from fedctta.online.health import (
     summarise,
     watch,
 )
+from fedctta.online.batches import Window
 
 Predict = Literal["after", "before"]
 

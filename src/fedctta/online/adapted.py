@@ -21,10 +21,10 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.core.tensors import named, under
 from fedctta.errors import UserError
+from fedctta.health.guard import Guard
+from fedctta.health.signals import Alarm, Health, Signals
 from fedctta.online.adaptation import Adaptation, Predict
 from fedctta.online.batches import to_batch
-from fedctta.online.guard import Guard
-from fedctta.online.health import Alarm, Health, Signals
 from fedctta.online.saved import like, read_state, write_state
 from fedctta.registry import read
 
