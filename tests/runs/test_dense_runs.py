@@ -133,7 +133,7 @@ def test_counts_agree_and_overlap_is_that_of_the_confusion_matrix(play, data, mo
 )
 def test_a_run_leaves_a_record_a_summary_and_a_report(play, tmp_path, values):
     result = play(**values, out=tmp_path)
-    (summary,) = result.summaries()
+    summary, _ = result.summaries()
     json.dumps(summary, allow_nan=False)
     assert {"miou", "dice", "miou_by_domain", "pixels"} <= set(summary)
     assert "severity" not in summary

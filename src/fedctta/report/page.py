@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from fedctta.report.columns import arrange, flat, methods, varying
-from fedctta.report.harm import describe_harm
+from fedctta.report.harm import MARK
 from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
 from fedctta.report.table import Cell, Table
@@ -74,7 +74,8 @@ def _lead(records: Sequence[Record], table: Table) -> str:
     count = f"{len(records)} run{'s' if len(records) != 1 else ''} of {len(methods(arrange(records)))} method"
     words = " ".join([count + ("s." if len(table.rows) != 1 else "."), *_verdicts(table)])
     notes = dict.fromkeys(str(note) for run in runs for note in run.get("notes", ()))
-    told = "".join(f'<p class="note">{escape(note)}</p>' for note in (*describe_harm(table), *notes))
+    told = "".join(f'<p class="note harm">{escape(sentence)}</p>' for sentence in table.warnings())
+    told += "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     return f'<p class="lead">{escape(words)}</p><dl class="facts">{listed}</dl>{told}'
 
 
@@ -103,12 +104,13 @@ def _results(table: Table) -> str:
         for paper in papers
     )
     best = [table.best(k) for k in range(len(table.columns))]
+    below = {(harm.method, harm.column): harm.points for harm in table.harm}
     body = "".join(
         ('<tr class="bound">' if is_bound(row.label) else "<tr>")
         + f'<th scope="row">{_swatch(row.label)}</th>'
         + "".join(
-            _accuracy(cell, row.label in leaders, paper)
-            for cell, leaders, paper in zip(row.cells, best, papers, strict=True)
+            _accuracy(cell, row.label in leaders, paper, below.get((row.label, column)))
+            for column, cell, leaders, paper in zip(table.columns, row.cells, best, papers, strict=True)
         )
         + "</tr>"
         for row in table.rows
@@ -118,12 +120,13 @@ def _results(table: Table) -> str:
     return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
-def _accuracy(cell: Cell | None, best: bool, paper: bool) -> str:
+def _accuracy(cell: Cell | None, best: bool, paper: bool, below: float | None = None) -> str:
     if cell is None:
         return '<td class="n none">-</td>' * (3 if paper else 1)
     spread = f'<span class="spread"> ± {cell.std:.2f}</span>' if isfinite(cell.std) else ""
     mean = number(cell.mean)
-    ours = f'<td class="n">{f"<strong>{mean}</strong>" if best else mean}{spread}</td>'
+    mark = "" if below is None else f' <span class="harm" title="{below:.1f} points below doing nothing">{MARK}</span>'
+    ours = f'<td class="n">{f"<strong>{mean}</strong>" if best else mean}{spread}{mark}</td>'
     if not paper:
         return ours
     gap = f"{cell.difference:+.2f}".replace("-", "−") if isfinite(cell.difference) else "-"
