@@ -47,7 +47,7 @@ def test_methods_share_one_and_settings_have_their_own(cache):
 
 
 def test_what_decides_nothing_without_adaptation_is_left_at_its_default(cache):
-    idle = {"predict": "before", "retention": 8, "stragglers": 0.5, "interval": 3}
+    idle = {"predict": "before", "check": 5, "guard": "reset", "retention": 8, "stragglers": 0.5, "interval": 3}
     (one,) = added(cache, adapter="tent", **{"tent.lr": 0.5}, aggregator="fedavg", **idle)
     assert one == added(cache)[0]
     assert baseline_of(one) == one
