@@ -30,6 +30,16 @@ def test_run_prints_a_table_and_writes_report_and_json(home):
     assert not list(home.rglob("*.part"))
 
 
+def test_health_is_told_without_labels(home, call):
+    code, output, _ = call("run", *QUICK, "adapter=tent", "aggregator=local", "check=2", "guard=reset", "-q")
+    assert code == 0
+    assert "Local on niid: accuracy" in output
+    assert "% as estimated" in output
+    code, _, told = call("run", *QUICK, "guard=reset", "-q")
+    assert code == 2
+    assert told.strip().endswith("give check=10")
+
+
 def test_doing_nothing_can_be_left_out_once(home, call):
     code, output, _ = call("run", *QUICK, "--no-baseline", "-q")
     assert code == 0

@@ -67,6 +67,8 @@ def run(
         result.write_json(json_file)
     page = result.write_report(folder)
     print_table(result.table(), out)
+    for sentence in result.health():
+        out.print(sentence, style="dim", markup=False, highlight=False, soft_wrap=True)
     for note in dict.fromkeys(note for record in result for note in record.settings["notes"]):
         out.print(f"note: {note}", style="dim", soft_wrap=True)
     out.print(f"report: {page}", soft_wrap=True)

@@ -11,12 +11,14 @@ from importlib.resources import files
 from math import isfinite
 from typing import Any
 
+from fedctta.report.colours import pens
 from fedctta.report.columns import arrange, flat, methods, varying
 from fedctta.report.harm import MARK
+from fedctta.report.health import health_section
 from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
 from fedctta.report.table import Cell, Table
-from fedctta.report.text import human_bytes, number
+from fedctta.report.text import html_table, human_bytes, number
 from fedctta.report.titles import is_bound
 from fedctta.results.records import Record
 
@@ -30,6 +32,7 @@ def page(records: Sequence[Record], table: Table, title: str) -> str:
     parts = {
         "counted": "pixels" if table.dense else "images",
         "masks": masks_section(columns),
+        "health": health_section(columns, pens(methods(columns))),
         "title": escape(title),
         "style": _asset("page.css"),
         "lead": _lead(records, table),
@@ -148,7 +151,7 @@ def _by_method(table: Table, measures: Measures) -> str:
                 name = ""
     if len(table.columns) == 1:
         head, lines = head[:1] + head[2:], [line[:1] + line[2:] for line in lines]
-    return _plain_table(head, lines, words=min(2, len(table.columns)))
+    return html_table(head, lines, words=min(2, len(table.columns)))
 
 
 def _measures(table: Table) -> Measures:
@@ -185,21 +188,10 @@ def _settings(records: Sequence[Record]) -> str:
     shared = {key: value for run in runs for key, value in run.items() if key not in differing}
     common = [[escape(key), f"<code>{escape(str(value))}</code>"] for key, value in sorted(shared.items())]
     each = [[escape(str(run.get(key, "-"))) for key in differing] for run in runs]
-    first = _plain_table(["setting", "value"], common, words=2)
+    first = html_table(["setting", "value"], common, words=2)
     return f'<h3>Same in all runs</h3><div class="wide">{first}</div>' + (
-        f'<h3>Run by run</h3><div class="wide">{_plain_table(differing, each, words=len(differing))}</div>'
+        f'<h3>Run by run</h3><div class="wide">{html_table(differing, each, words=len(differing))}</div>'
     )
-
-
-def _plain_table(head: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:
-    """Make a table: the first `words` columns text, the others numbers; cells are already escaped."""
-    kinds = ["" if k < words else ' class="n"' for k in range(len(head))]
-    top = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(head, kinds, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{text}</td>" for text, kind in zip(line, kinds, strict=True)) + "</tr>"
-        for line in lines
-    )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _swatch(label: str) -> str:

@@ -74,6 +74,13 @@ class Result:
         """
         return report.results_table(self.shown, self.published)
 
+    def health(self) -> list[str]:
+        """Say how the clients fared without labels, in a sentence per method; nothing without `check`.
+
+        Numbers of every client are in `Record.health`.
+        """
+        return list(report.describe_health(report.arrange(self.records)))
+
     def plot(self) -> Figure:
         """Return an overview figure: accuracy over time and by domain."""
         return report.plot(self.shown)
