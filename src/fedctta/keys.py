@@ -119,7 +119,7 @@ class Keys:
         default=0, metadata=_about("Batches from one check of a client's health to the next; 0: none.", least=0)
     )
     guard: Guarded = field(
-        default="off", metadata=_about("What happens to a client that adapting does harm (with check).")
+        default="off", metadata=_about("What follows when adapting does harm to a client (with check).")
     )
     seed: int = field(
         default=0, metadata=_about("Seed of everything random.", allowed=f"a whole number from 0 to {LARGEST_SEED}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -76,8 +77,21 @@ def make_stream(clients=1, schedule="iid", **options):
     return build(how, make_data(BATCH * SLOTS * clients, **options), clients, SLOTS, BATCH, seed=0)
 
 
-def play(module, adapter, stream, guard, *, aggregator=None, lift=by_loop, check=CHECK, predict="after", **options):
-    server = Server(Network(module), lift, 0, stream.input_shape, stream.clients, lambda count: None)
+def play(
+    module,
+    adapter,
+    stream,
+    guard,
+    *,
+    aggregator=None,
+    lift=by_loop,
+    check=CHECK,
+    predict="after",
+    device="cpu",
+    **options,
+):
+    network = Network(copy.deepcopy(module).to(device), torch.device(device))
+    server = Server(network, lift, 0, stream.input_shape, stream.clients, lambda count: None)
     federation = Federation(adapter, aggregator or Local(), server, predict=predict, batch=BATCH)
     watch = HealthWatch(federation, len(stream), check, guard) if check else None
     return simulate(federation, stream, health=watch, predictions=True, **options), watch
@@ -104,6 +118,20 @@ def test_one_client_without_a_server_is_a_device(guard, predict, module):
     assert (SOURCE in watch.answers) == (guard != "off")
     for name, value in (("top_share", model.health.top_share), ("disagreement", model.health.disagreement)):
         assert float(watch.noted[name][-1, 0]) == pytest.approx(np.nan if value is None else value, nan_ok=True)
+
+
+@pytest.mark.parametrize("guard", ["reset", "freeze", "off"])
+def test_a_run_by_its_words_is_a_device_too(guard, module):
+    asked = {"stream": "iid", "clients": 1, "batch": BATCH, "slots": SLOTS, "device": "cpu", "lift": "loop"}
+    given = {"dataset": make_data(), "model": module, "adapter": Spoiler(), "aggregator": "local"}
+    (record,) = fedctta.run(**given, **asked, check=CHECK, guard=guard)
+    stream = make_stream()
+    classes, model = alone(module, Spoiler(), stream, guard)
+    right = [int((classes[t].numpy() == stream.slot(t).labels[0]).sum()) for t in range(len(stream))]
+    assert record.correct[:, 0].tolist() == right
+    (health,) = record.health
+    assert health.alarms == tuple(alarm.batch for alarm in model.health.alarms) != ()
+    assert health.answers == model.health.answers
 
 
 @pytest.mark.parametrize("adapter", ["bn", "t3a"])
@@ -221,3 +249,14 @@ def test_data_without_a_mirror_are_checked_too():
     assert torch.equal(tally.classes[:, 0], classes)
     assert watch.watchmen[0].alarms == model.health.alarms
     assert (watch.answers[0] == ADAPTED).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("guard", ["reset", "off"])
+def test_on_a_gpu_the_same_alarms_are_raised(guard, module):
+    stream = make_stream(clients=3, schedule="niid")
+    here, expected = play(module, Spoiler(), stream, guard, lift=in_chunks(2))
+    there, watch = play(module, Spoiler(), stream, guard, lift=in_chunks(2), device="cuda")
+    assert watch.alarms == expected.alarms
+    assert torch.equal(watch.answers, expected.answers)
+    assert (there.classes.cpu() != here.classes).float().mean() < 0.01

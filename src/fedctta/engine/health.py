@@ -39,6 +39,7 @@ class HealthWatch:
         self.noted = {name: torch.full((rounds, clients), torch.nan) for name in NOTED}  # means over the last batches
         self.answers = torch.zeros(rounds, clients, dtype=torch.uint8)
         self.alarms: list[tuple[int, int]] = []  # client and round
+        self._raised: set[int] = set()  # clients with an alarm in this round
 
     def play(
         self,
@@ -54,11 +55,13 @@ class HealthWatch:
         if self.guard != "off" and self.healthy is None:
             self.healthy = state.clients
         there = active.nonzero().squeeze(1).tolist()
-        due = [i for i in there if self.watchmen[i].is_due()]
-        tried = [i for i in there if i in due or not self.watchmen[i].resting]
+        waited = {i for i in there if self.watchmen[i].is_due()}
+        tried = [i for i in there if i in waited or not self.watchmen[i].resting]
         row = {client: k for k, client in enumerate(there)}
-        after, outcome, lost = state, self._nothing(t, x), set[int]()
-        if tried:
+        lost: set[int] = set()
+        if not tried:
+            after, outcome = state, self._nothing(t, x)
+        else:
             few = _mask(tried, active)
             after, outcome = self.federation.play(
                 state, t, x[_rows(tried, row, x)], few, domain, None if joined is None else joined & few, delay
@@ -67,14 +70,14 @@ class HealthWatch:
                 lost = self._find_lost(after.clients, outcome.logits, tried)
                 after = after._replace(clients=_exchange(after.clients, state.clients, sorted(lost)))
         own = dict(zip(tried, outcome.logits.cpu(), strict=True))
-        if due := [i for i in due if i not in lost]:
+        if due := [i for i in tried if i in waited and i not in lost]:
             before = self._greeted(state, x, active, joined) if self.federation.predict == "before" else after.clients
             self._compare(before, due, x[_rows(due, row, x)], [own[i] for i in due])
         after = after._replace(clients=self._judge(t, after.clients, due))
         asked = [i for i in there if i in lost or i not in own or self.watchmen[i].resting]
         logits = self._answer(x, outcome.logits, tried, asked, row)
+        self.answers[t, there], self.answers[t, asked] = ADAPTED, SOURCE
         for client, answer in zip(there, logits.cpu(), strict=True):
-            self.answers[t, client] = SOURCE if client in asked else ADAPTED
             if client not in lost:
                 self.watchmen[client].watch(answer)
             self._note(t, client)
@@ -117,12 +120,11 @@ class HealthWatch:
     def _judge(self, t: int, clients: Client, checked: Sequence[int]) -> Client:
         """Return the clients after their watchmen's verdicts on those that were checked."""
         verdicts: dict[str, list[int]] = {}
+        count = {client: len(self.watchmen[client].alarms) for client in checked}
         for client in checked:
-            watchman = self.watchmen[client]
-            before = len(watchman.alarms)
-            verdicts.setdefault(watchman.judge(), []).append(client)
-            if len(watchman.alarms) > before:
-                self.alarms.append((client, t))
+            verdicts.setdefault(self.watchmen[client].judge(), []).append(client)
+        self._raised = {client for client in checked if len(self.watchmen[client].alarms) > count[client]}
+        self.alarms += [(client, t) for client in sorted(self._raised)]
         if self.healthy is None:
             return clients
         self.healthy = _exchange(self.healthy, clients, verdicts.get("remember", []))
@@ -134,7 +136,7 @@ class HealthWatch:
         if watchman.signals is None:
             return
         found = summarise(watchman.signals)
-        if (client, t) in self.alarms[-len(self.watchmen) :]:  # what led to an alarm has been forgotten
+        if client in self._raised:  # what led to the alarm has been forgotten
             found |= {"accuracy": watchman.alarms[-1].accuracy, "source_accuracy": watchman.alarms[-1].source_accuracy}
         if watchman.resting:
             found["accuracy"] = found["source_accuracy"]
