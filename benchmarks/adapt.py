@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import fedctta
-from fedctta.online.guard import FIRST
+from fedctta.health.guard import FIRST
 
 
 class Block(nn.Module):

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 import fedctta
 from fedctta.adapters import Adapter, adapters
+from fedctta.health.guard import Guard
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_model
-from fedctta.online.guard import Guard
 from fedctta.runs.build import check_parts
 from fedctta.runs.cache import Cache
 from fedctta.runs.datasets import public_images

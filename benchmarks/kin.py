@@ -102,6 +102,7 @@ def accuracies(
             records = fedctta.run(
                 out=out,
                 resume=True,
+                baseline=False,
                 **{"stream": "niid", **common, **values, "aggregator": server, "seed": list(seeds)},
             )
         except fedctta.UserError as error:

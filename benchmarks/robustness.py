@@ -21,7 +21,7 @@ from fedctta.uploads.attacks import choose_liars
 def honest_accuracy(values: dict[str, Any], honest: list[int]) -> float | None:
     gc.collect()  # the images of the run before
     try:
-        (record,) = fedctta.run(**values)
+        (record,) = fedctta.run(**values, baseline=False)
     except fedctta.UserError as error:
         if "NaN" not in str(error):
             raise

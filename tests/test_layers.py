@@ -17,7 +17,7 @@ LAYERS = (
     ("core", "data", "sampling", "results", "listing"),
     ("models", "streams"),
     ("adapters", "aggregators"),
-    ("uploads",),
+    ("uploads", "health"),
     ("engine",),
     ("report", "online"),
     ("runs",),

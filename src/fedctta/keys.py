@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
+Guarded = Literal["off", "reset", "freeze"]
 Lie = Literal["sign", "scale", "random"]
 Lift = Literal["auto", "graph", "vmap", "loop"]
 Order = Literal["shuffled", "bursts"]
@@ -113,6 +114,12 @@ class Keys:
     min_batch: int = field(default=1, metadata=_about("Smallest batch of which anything is uploaded.", least=1))
     retention: int = field(
         default=0, metadata=_about("Images per domain to measure forgetting with; 0: not measured.", least=0)
+    )
+    check: int = field(
+        default=0, metadata=_about("Batches from one check of a client's health to the next; 0: none.", least=0)
+    )
+    guard: Guarded = field(
+        default="off", metadata=_about("What follows when adapting does harm to a client (with check).")
     )
     seed: int = field(
         default=0, metadata=_about("Seed of everything random.", allowed=f"a whole number from 0 to {LARGEST_SEED}")

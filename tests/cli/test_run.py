@@ -19,12 +19,34 @@ def test_run_prints_a_table_and_writes_report_and_json(home):
     words = ["run", *QUICK, "aggregator=local,fedctta", "seed=0,1", "--out", "here", "--json", "numbers.json", "-q"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0
+    assert "No-Adapt" in result.output
     assert "FedCTTA" in result.output
     assert (home / "here" / "report.html").stat().st_size > 10_000
     runs = json.loads((home / "numbers.json").read_text())["runs"]
-    assert [(r["aggregator"], r["seed"]) for r in runs] == [("local", 0), ("local", 1), ("fedctta", 0), ("fedctta", 1)]
+    asked, added = runs[:4], runs[4:]
+    assert [(r["aggregator"], r["seed"]) for r in asked] == [("local", 0), ("local", 1), ("fedctta", 0), ("fedctta", 1)]
+    assert [(r["adapter"], r["seed"]) for r in added] == [("none", 0), ("none", 1)]
     assert all(r["rounds"] == 4 and r["model"] == "resnet8-w16" for r in runs)
     assert not list(home.rglob("*.part"))
+
+
+def test_health_is_told_without_labels(home, call):
+    code, output, _ = call("run", *QUICK, "adapter=tent", "aggregator=local", "check=2", "guard=reset", "-q")
+    assert code == 0
+    assert "Local on niid: accuracy" in output
+    assert "% as estimated" in output
+    code, _, told = call("run", *QUICK, "guard=reset", "-q")
+    assert code == 2
+    assert told.strip().endswith("give check=10")
+
+
+def test_doing_nothing_can_be_left_out_once(home, call):
+    code, output, _ = call("run", *QUICK, "--no-baseline", "-q")
+    assert code == 0
+    assert "No-Adapt" not in output
+    code, _, told = call("run", *QUICK, "adapter=none,bn", "--no-baseline", "-q")
+    assert code == 2
+    assert told.startswith("fedctta: --no-baseline (baseline=False) has no effect")
 
 
 def test_a_gpu_that_is_too_small_is_one_line(home, call, monkeypatch):

@@ -240,7 +240,7 @@ def test_a_newcomer_starts_from_what_the_server_keeps(aggregator, tiny_network):
             kept = played.aggregator.keeps(state.memory)
             joined = there if t else None
             if t:
-                greeted, _ = played._welcome(state, x, there, there)
+                greeted, _ = played.welcome(state, x, there, there)
                 assert all(torch.equal(greeted.own[name][1], kept[name]) for name in kept)
                 assert any(not torch.equal(greeted.own[name][1], source[name][1]) for name in kept)
                 assert all(torch.equal(greeted.own[name][2], source[name][2]) for name in kept)

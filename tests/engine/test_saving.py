@@ -55,21 +55,21 @@ def state(tiny_network):
 def test_what_is_saved_is_restored(tmp_path, clock, state):
     witness = Witness()
     witness.seen = 7.0
-    saver = Saver(tmp_path / "place", "mine", Tally(seconds=0.0), witness, every=60)
+    saver = Saver(tmp_path / "place", "mine", Tally(seconds=0.0), [witness], every=60)
     assert saver.restore(state, CPU)[1] == 0
     clock.now = 5.0
     changed = {name: tensor + 1 for name, tensor in state.clients.own.items()}
     saver.save(state._replace(clients=state.clients._replace(own=changed)), 3)
 
     tally, other = Tally(seconds=0.0), Witness()
-    again, rounds = Saver(tmp_path / "place", "mine", tally, other, every=60).restore(state, CPU)
+    again, rounds = Saver(tmp_path / "place", "mine", tally, [other], every=60).restore(state, CPU)
     assert (rounds, tally.seconds, other.seen) == (3, 5, 7)
     assert all(torch.equal(again.clients.own[name], tensor) for name, tensor in changed.items())
 
 
 def test_saving_and_pauses_are_not_counted(tmp_path, clock, state, monkeypatch):
     tally = Tally(seconds=0.0)
-    saver = Saver(tmp_path / "place", "mine", tally, None, every=60)
+    saver = Saver(tmp_path / "place", "mine", tally, [], every=60)
     clock.now = 100.0  # building something before the run
     saver.restore(state, CPU)
 
@@ -91,7 +91,7 @@ def test_saving_and_pauses_are_not_counted(tmp_path, clock, state, monkeypatch):
 def test_it_saves_when_it_is_due(tmp_path, clock, state, monkeypatch):
     saved = []
     monkeypatch.setattr(saving, "save_checkpoint", lambda path, fingerprint, rounds, tensors: saved.append(rounds))
-    saver = Saver(tmp_path / "place", "mine", Tally(seconds=0.0), None, every=10)
+    saver = Saver(tmp_path / "place", "mine", Tally(seconds=0.0), [], every=10)
     saver.restore(state, CPU)
     for t in range(1, 26):
         clock.now += 1
@@ -101,7 +101,7 @@ def test_it_saves_when_it_is_due(tmp_path, clock, state, monkeypatch):
 
 def test_without_a_path_nothing_is_saved(clock, state, monkeypatch):
     monkeypatch.setattr(saving, "save_checkpoint", None)
-    saver = Saver(None, "", Tally(seconds=0.0), None, every=0)
+    saver = Saver(None, "", Tally(seconds=0.0), [], every=0)
     assert saver.restore(state, CPU) == (state, 0)
     clock.now = 9.0
     saver.save_if_due(state, 1)

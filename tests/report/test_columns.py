@@ -67,6 +67,24 @@ def test_no_adapt_stands_in_the_column_of_every_adapter(fake: Fake) -> None:
     assert [c.name for c in arrange([idle])] == ["niid"]
 
 
+def test_no_adapt_stands_in_every_column_that_differs_in_what_is_nothing_to_it(fake: Fake) -> None:
+    idle = fake(rounds=3, adapter="none", aggregator="local", liars=0, predict="after")
+    runs = [fake(rounds=3, liars=n, predict=p) for n in (0, 2) for p in ("after", "before")]
+    columns = arrange([*runs, idle])
+    assert len(columns) == 4
+    assert all(column.methods["No-Adapt"] == (idle,) for column in columns)
+    two = [fake(rounds=3, adapter="none", aggregator="local", liars=n) for n in (0, 2)]
+    found = [column.methods["No-Adapt"] for column in arrange([*two, *(fake(rounds=3, liars=n) for n in (0, 2))])]
+    assert found == [(two[0],), (two[1],)]  # asked for in both, each stands in its own
+
+
+def test_no_adapt_of_another_model_or_of_other_weights_stands_in_its_own_column(fake: Fake) -> None:
+    for key in ("model", "weights", "batch"):
+        idle = [fake(rounds=3, adapter="none", aggregator="local", **{key: value}) for value in ("a", "b")]
+        columns = arrange([*(fake(rounds=3, **{key: value}) for value in ("a", "b")), *idle])
+        assert [column.methods["No-Adapt"] for column in columns] == [(idle[0],), (idle[1],)]
+
+
 def test_no_runs_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(UserError, match="run an experiment"):
         arrange([])

@@ -62,6 +62,18 @@ def test_an_upper_bound_by_another_label_does_not_compete_either(means, fake):
     assert "**80.00**" not in table.markdown()
 
 
+def test_what_ends_below_doing_nothing_is_said(means, domains, fake):
+    first, second = (line.label for line in means.lines[:2])
+    low, high = (replace(means.lines[0].entries[0], ours=(value,)) for value in (50.0, 60.0))
+    lines = tuple(Line(label, (entry,)) for label, entry in ((first, high), (second, low)))
+    runs = {(first, "x"): (fake(adapter="none"),), (second, "x"): (fake(),)}
+    table = replace(means, columns=("x",), lines=lines, runs=runs)
+    assert table.warnings() == [f"{second} is 10.0 points below doing nothing on x."]
+    assert replace(table, metric="miou").warnings() == [f"{second} is 10.0 points of mIoU below doing nothing on x."]
+    assert replace(table, metric="forgetting").warnings() == []
+    assert replace(table, runs={}).warnings() == []
+
+
 @pytest.mark.parametrize("metric", ["forgetting", "seconds"])
 def test_of_what_is_lost_less_is_better(means, metric):
     assert means.best(0) == {"FedTSA"}

@@ -6,7 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedctta.report.curves import accuracy_by_domain, accuracy_over_time, groups, shifts, spread_out, window
+from fedctta.report.curves import (
+    accuracy_by_domain,
+    accuracy_over_time,
+    groups,
+    mean_over_time,
+    shifts,
+    spread_out,
+    window,
+)
 from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
@@ -71,3 +79,12 @@ def test_spread_out_keeps_both_ends() -> None:
     assert spread_out(750, 4).tolist() == [0, 250, 499, 749]
     assert spread_out(2, 10).tolist() == [0, 1]
     assert spread_out(0, 10).tolist() == []
+
+
+def test_a_mean_over_time_leaves_out_what_is_not_known() -> None:
+    values = np.full((60, 2), np.nan)  # window: 2 rounds
+    values[10], values[11, 0] = (0.2, 0.4), 0.9
+    curve = mean_over_time([values, values[:11]])
+    assert np.isnan(curve[9])
+    assert curve[10:13] == pytest.approx([0.3, (4 * 0.3 + 0.9) / 5, 0.9])
+    assert np.isnan(curve[13])

@@ -7,7 +7,7 @@ from math import nan
 
 import pytest
 
-from fedctta.report.harm import describe_harm
+from fedctta.report.harm import Harm
 from fedctta.report.table import Cell, Row, Table
 
 CELL = Cell(*[50.0, *[0.0] * (len(Cell.__dataclass_fields__) - 3)])
@@ -22,11 +22,24 @@ def table(**rows):
 
 def test_methods_below_doing_nothing_are_named_with_the_points():
     shown = table(No_Adapt=(60.0, 70.0), FedAvg=(57.1, 70.0), FedCTTA=(66.0, 58.0))
-    assert list(describe_harm(shown)) == [
+    assert shown.warnings() == [
         "FedAvg is 2.9 points below doing nothing on niid.",
         "FedCTTA is 12.0 points below doing nothing on iid.",
     ]
+    assert shown.harm[1] == Harm("FedCTTA", "iid", 12.0)
     assert shown.markdown().endswith("FedCTTA is 12.0 points below doing nothing on iid.\n")
+    assert "| FedAvg | 57.10 ± 0.00 ▼ |" in shown.markdown()
+
+
+def test_a_method_that_is_below_everywhere_is_one_sentence():
+    shown = table(No_Adapt=(60.0, 70.0), FedAvg=(57.1, 58.0))
+    assert shown.warnings() == ["FedAvg is 2.9 points below doing nothing on niid, 12.0 on iid."]
+
+
+def test_segmentation_is_judged_by_its_miou():
+    cells = (replace(CELL, mean=90.0, miou=40.0), replace(CELL, mean=95.0, miou=38.0))
+    shown = Table(("niid",), (Row("No-Adapt", cells[:1]), Row("FedAvg", cells[1:])))
+    assert shown.warnings() == ["FedAvg is 2.0 points of mIoU below doing nothing on niid."]
 
 
 @pytest.mark.parametrize(
@@ -39,4 +52,4 @@ def test_methods_below_doing_nothing_are_named_with_the_points():
     ],
 )
 def test_without_doing_nothing_or_a_difference_nothing_is_said(rows):
-    assert list(describe_harm(table(**rows))) == []
+    assert table(**rows).harm == ()

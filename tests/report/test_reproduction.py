@@ -40,6 +40,13 @@ def test_the_folder_holds_page_markdown_numbers_and_figures(tables, tmp_path):
     assert page.name == "report.html"
 
 
+def test_what_ends_below_doing_nothing_is_said_on_both_pages(tables, tmp_path, monkeypatch):
+    monkeypatch.setattr(Comparison, "warnings", lambda table: ["FedAvg is 2.9 points below doing nothing."])
+    page = write_reproduction(STORY, tables, tmp_path).read_text(encoding="utf-8")
+    assert '<p class="note harm">FedAvg is 2.9 points below doing nothing.</p>' in page
+    assert "FedAvg is 2.9 points below doing nothing." in markdown(STORY, tables, {})
+
+
 def test_the_markdown_tells_how_where_and_how_long(tables, tmp_path):
     write_reproduction(STORY, tables, tmp_path)
     text = (tmp_path / "fedctta-table1.md").read_text()

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fedctta.report.text import human_bytes, number, roomy
+from fedctta.report.text import html_table, human_bytes, number, roomy
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,9 @@ def test_a_file_has_room_for_whole_lines():
     assert roomy(Console(file=io.StringIO(), width=20)).width == 400
     terminal = Console(file=io.StringIO(), width=20, force_terminal=True)
     assert roomy(terminal) is terminal
+
+
+def test_a_table_of_the_page_has_words_then_numbers():
+    table = html_table(["a<b", "n"], [["x", "1"]], words=1)
+    assert '<th scope="col">a&lt;b</th><th scope="col" class="n">n</th>' in table
+    assert '<tr><td>x</td><td class="n">1</td></tr>' in table

@@ -142,6 +142,20 @@ def test_a_model_that_vmap_cannot_run_is_looped(domains):
     assert choose_lifter(experiment, parts) is by_loop
 
 
+def test_rounds_with_checks_are_played_on_the_host(cache, monkeypatch):
+    def make(**values):
+        experiment = single({**SMALL, **values})
+        return federate(experiment, choose_parts(experiment, CPU, cache), by_loop)
+
+    monkeypatch.setattr("fedctta.runs.build.choose_graphs", lambda how, device: {"graph": "always"}.get(how, "auto"))
+    for words, graphs, ahead in (({}, "auto", True), ({"check": 5}, "never", True)):
+        federation = make(**words)
+        assert (federation.graphs, federation.ahead) == (graphs, ahead)
+    assert not make(check=5, guard="reset").ahead  # who takes part is not known in advance
+    with pytest.raises(UserError, match="lift=graph cannot replay rounds with check: use lift=auto"):
+        make(check=5, lift="graph")
+
+
 def test_graphs_are_for_gpus():
     gpu = torch.device("cuda")
     assert [choose_graphs(how, gpu) for how in ("graph", "auto", "vmap", "loop")] == ["always", "auto", *["never"] * 2]

@@ -133,7 +133,7 @@ def test_counts_agree_and_overlap_is_that_of_the_confusion_matrix(play, data, mo
 )
 def test_a_run_leaves_a_record_a_summary_and_a_report(play, tmp_path, values):
     result = play(**values, out=tmp_path)
-    (summary,) = result.summaries()
+    summary, _ = result.summaries()
     json.dumps(summary, allow_nan=False)
     assert {"miou", "dice", "miou_by_domain", "pixels"} <= set(summary)
     assert "severity" not in summary
@@ -258,3 +258,9 @@ def test_public_images_of_scenes_are_clean_and_a_folder_has_none():
         asking = Experiment(dataset="masked", adapter=adapter, parameters={"rdumb": {"fisher": 1.0}})
         with pytest.raises(UserError, match=f"dataset=masked has no images that all know, which {asks}"):
             public_images(asking, None, 3, torch.device("cpu"))
+
+
+def test_the_health_of_a_dense_run_is_watched_too(play):
+    (record,) = play(adapter="tent", aggregator="local", check=2, guard="reset")
+    assert len(record.health) == record.seen.shape[1]
+    assert all(0 < client.accuracy <= 1 for client in record.health)

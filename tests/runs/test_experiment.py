@@ -40,7 +40,8 @@ def test_every_combination_is_run_once_on_the_same_stream(play):
 
 
 def test_the_summary_holds_what_was_promised(play):
-    (summary,) = play(aggregator="fedctta").summaries()
+    summary, idle = play(aggregator="fedctta").summaries()
+    assert (idle["adapter"], idle["images"]) == ("none", summary["images"])
     promised = """dataset model adapter aggregator stream seed rounds images accuracy accuracy_by_domain
         accuracy_by_client accuracy_by_slot same_domain_weight bytes_up bytes_down seconds peak_memory_mb"""
     assert set(promised.split()) <= set(summary)
@@ -56,14 +57,14 @@ def test_the_summary_holds_what_was_promised(play):
 
 def test_a_result_has_tables_matrices_and_a_plot(play, tmp_path):
     result = play(aggregator=["local", "fedctta"])
-    assert [row.label for row in result.table().rows] == ["Local", "FedCTTA"]
+    assert [row.label for row in result.table().rows] == ["No-Adapt", "Local", "FedCTTA"]
     assert result.records[1].collaboration.shape == (9, 4, 4)
     assert np.allclose(result.records[1].collaboration.sum(2), 1, atol=1e-6)
     assert isinstance(result.plot(), Figure)
     page = result.write_report(tmp_path)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     result.write_json(tmp_path / "x.json")
-    assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) == 2
+    assert len(json.loads((tmp_path / "x.json").read_text())["runs"]) == 3
 
 
 def test_methods_may_be_objects(play):
@@ -170,12 +171,12 @@ def test_json_and_report_hold_infinities(play, tmp_path):
     def refuse(constant):
         pytest.fail(f"{constant} is no JSON")
 
-    (told,) = json.loads((tmp_path / "runs.json").read_text(), parse_constant=refuse)["runs"]
+    told, _ = json.loads((tmp_path / "runs.json").read_text(), parse_constant=refuse)["runs"]
     assert told["dirichlet"]["delta"] == "inf"
     assert told["privacy"]["epsilon"] == "inf"
     assert told["accuracy"] == result.records[0].accuracy
     assert result.write_report(tmp_path / "report").is_file()
-    (row,) = pq.read_table(tmp_path / "report" / "results.parquet").to_pylist()
+    row, _ = pq.read_table(tmp_path / "report" / "results.parquet").to_pylist()
     assert row["dirichlet.delta"] == np.inf
 
 

@@ -71,6 +71,16 @@ def test_a_run_without_labels_is_reported(hospital, play, tmp_path):
     assert result.summaries()[0]["mean_entropy"] > 0
 
 
+def test_health_needs_no_labels(hospital, play, tmp_path):
+    bare = Domains(hospital.names, hospital.images)
+    with_labels, without = (play(data, adapter="tent", aggregator="local", check=2) for data in (hospital, bare))
+    assert with_labels.records[0].health == without.records[0].health
+    assert "in truth" in with_labels.health()[0]
+    assert "in truth" not in without.health()[0]
+    assert not without.baselines
+    assert "Health, told without labels" in without.write_report(tmp_path).read_text(encoding="utf-8")
+
+
 def test_domains_can_be_chosen_and_words_about_files_are_refused(hospital, play):
     (record,) = play(hospital, domains="ward")
     assert record.domains == ("ward",)

@@ -170,6 +170,11 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"slots": -5}, "slots=-5 must be at least 1"),
         ({"aggregator": "local", "fedctta.ema": 0.9}, "fedctta.ema has no effect: aggregator fedctta is in none"),
         ({"custom.file": "x"}, "custom.file has no effect: stream custom is in none"),
+        ({"check": -1}, "check=-1 must not be negative"),
+        ({"guard": "on", "check": 10}, "unknown value for guard 'on'"),
+        ({"guard": "reset"}, "guard=reset acts on what checks find and check=0 asks for none: give check=10"),
+        ({"adapter": "none", "check": 10}, "check has no effect: nothing is adapted"),
+        ({"adapter": "none", "guard": "reset"}, "guard has no effect: nothing is adapted"),
     ],
 )
 def test_what_cannot_be_meant_is_told(values, message):
@@ -205,6 +210,8 @@ OTHER = {
         "delta": 1e-6,
         "min_batch": 8,
         "retention": 10,
+        "check": 10,
+        "guard": "reset",
         "seed": 1,
         "device": "cpu",
         "lift": "vmap",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from copy import deepcopy
 from dataclasses import replace
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 import fedctta
 from fedctta.adapters.atp import adaptable
 from fedctta.errors import UserError
+from fedctta.results.records import Record
 from fedctta.runs import trial
 from fedctta.runs.build import choose_parts
 from fedctta.runs.cache import Cache
@@ -275,3 +277,16 @@ def test_earlier_domains_are_measured_only_if_asked(start):
     asked = start(retention=8)
     assert len(asked.retained) == len(asked.retained_rounds) > 0
     assert np.isfinite(asked.retained[-1]).all()
+
+
+def test_health_is_watched_only_if_asked(start, tmp_path):
+    plain, asked = start(), start(check=2)
+    assert plain.health == ()
+    assert "health" not in plain.summary()
+    assert len(asked.health) == 4
+    assert np.array_equal(plain.correct, asked.correct)
+    assert all(0 < client.accuracy < 1 and 0 < client.source_accuracy < 1 for client in asked.health)
+    told = json.loads(json.dumps(asked.summary(), allow_nan=False))["health"][3]
+    assert (told["client"], told["answers"], told["alarms"]) == (3, "adapted", [])
+    asked.save(tmp_path / "record")
+    assert Record.load(tmp_path / "record").health == asked.health

@@ -23,6 +23,9 @@ def run(
         bool, typer.Option("--resume", help="Keep finished runs and continue an interrupted one.")
     ] = False,
     jobs: Annotated[int, typer.Option(help="Runs played at once, each in a process of its own.")] = 1,
+    baseline: Annotated[
+        bool, typer.Option("--baseline/--no-baseline", help="Run the model as it is, too (the row No-Adapt).")
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run experiments. Several values under one key (seed=0,1,2) are all run, on the same streams.
@@ -48,7 +51,14 @@ def run(
             folder = find_free_folder(folder, read_experiments(preset, values))
     try:
         result = run_experiments(
-            preset, out=folder, resume=resume, jobs=jobs, progress=not quiet, console=err, **values
+            preset,
+            out=folder,
+            resume=resume,
+            jobs=jobs,
+            baseline=baseline,
+            progress=not quiet,
+            console=err,
+            **values,
         )
     except KeyboardInterrupt:
         err.print("stopped; the same command with --resume continues where it was")
@@ -57,6 +67,8 @@ def run(
         result.write_json(json_file)
     page = result.write_report(folder)
     print_table(result.table(), out)
+    for sentence in result.health():
+        out.print(sentence, style="dim", markup=False, highlight=False, soft_wrap=True)
     for note in dict.fromkeys(note for record in result for note in record.settings["notes"]):
         out.print(f"note: {note}", style="dim", soft_wrap=True)
     out.print(f"report: {page}", soft_wrap=True)

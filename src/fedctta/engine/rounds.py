@@ -99,7 +99,7 @@ class Federation:
         everyone = len(x) == len(active)
         who = slice(None) if everyone else active.nonzero().squeeze(1)
 
-        clients, down = (state.clients, 0) if joined is None else self._welcome(state, x, active, joined)
+        clients, down = (state.clients, 0) if joined is None else self.welcome(state, x, active, joined)
         present = take(clients, who)
         early = self._each(self.adapter.predict_before, present, x) if self.predict == "before" else None
         if self.adapter.waits:
@@ -143,7 +143,7 @@ class Federation:
         who = slice(None) if due.all() else due.nonzero().squeeze(1)
         return put(clients, who, self._each(self.adapter.review, take(clients, who), x[who]))
 
-    def _welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> tuple[Client, int]:
+    def welcome(self, state: State, x: Tensor, active: Tensor, joined: Tensor) -> tuple[Client, int]:
         """Return the clients after the server has sent its model to those that joined, and the bytes it sent."""
         if not self.aggregator.communicates:
             return state.clients, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -16,11 +16,8 @@ from fedctta.engine.rounds import Federation, State, flatten, unflatten
 from fedctta.engine.tally import Tally
 
 
-class Witness(Protocol):
-    """Measures the state after every round; it is saved and restored with the run."""
-
-    def measure(self, federation: Federation, state: State, t: int) -> None:
-        """Measure the state after round t."""
+class Saved(Protocol):
+    """What is saved and restored with a run."""
 
     def tensors(self) -> Tensors:
         """Return everything a resumed run needs."""
@@ -29,14 +26,21 @@ class Witness(Protocol):
         """Restore what `tensors` returned."""
 
 
+class Witness(Saved, Protocol):
+    """Measures the state after every round."""
+
+    def measure(self, federation: Federation, state: State, t: int) -> None:
+        """Measure the state after round t."""
+
+
 class Saver:
-    """Saves and restores state, tally and witness of a run; without a path it only counts seconds."""
+    """Saves and restores state, tally and witnesses of a run; without a path it only counts seconds."""
 
     def __init__(
-        self, path: Path | None, fingerprint: str, tally: Tally, witness: Witness | None, every: float
+        self, path: Path | None, fingerprint: str, tally: Tally, witnesses: Sequence[Saved], every: float
     ) -> None:
         self._path, self._fingerprint, self._every = path, fingerprint, every
-        self._tally, self._witness = tally, witness
+        self._tally, self._witnesses = tally, witnesses
         self._began = self._last = perf_counter()
 
     def restore(self, state: State, device: torch.device) -> tuple[State, int]:
@@ -46,8 +50,8 @@ class Saver:
             rounds, saved = load_checkpoint(self._path, self._fingerprint, device)
             state = unflatten(state, saved, self._path)
             self._tally.restore(saved, self._path)
-            if self._witness is not None:
-                self._witness.restore(saved, self._path)
+            for witness in self._witnesses:
+                witness.restore(saved, self._path)
         self._began = self._last = perf_counter()
         return state, rounds
 
@@ -56,8 +60,9 @@ class Saver:
         if self._path is None:
             return
         with self.paused():
-            seen = self._witness.tensors() if self._witness is not None else {}
-            tensors = {**flatten(state), **self._tally.tensors(), **seen}
+            tensors = {**flatten(state), **self._tally.tensors()}
+            for witness in self._witnesses:
+                tensors |= witness.tensors()
             save_checkpoint(self._path, self._fingerprint, rounds, tensors)
         self._last = perf_counter()
 

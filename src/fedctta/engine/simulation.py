@@ -14,7 +14,8 @@ import torch
 from fedctta.engine.checkpoint import postponed_interrupt
 from fedctta.engine.cuda_graphs import RoundGraphs
 from fedctta.engine.device_stream import Batches, DeviceStream, put_on_device
-from fedctta.engine.rounds import Federation, State
+from fedctta.engine.health import HealthWatch
+from fedctta.engine.rounds import Federation, Outcome, State
 from fedctta.engine.saving import Saver, Witness
 from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
@@ -32,24 +33,27 @@ def simulate(
     save_every: float = 60.0,
     on_round: Callable[[int, Tally], None] | None = None,
     retention: Witness | None = None,
+    health: HealthWatch | None = None,
     predictions: bool = False,
 ) -> Tally:
     """Play the whole stream. With `checkpoint`, start from what is saved there, and save regularly.
 
-    `retention` gets the state after every round. With `predictions`, the tally keeps every predicted class.
+    `retention` gets the state after every round. `health` plays the rounds and watches the clients. With
+    `predictions`, the tally keeps every predicted class.
 
     Ctrl-C finishes the current round, saves a checkpoint and raises KeyboardInterrupt.
     """
     device = federation.network.device
     tally = Tally(stream, federation.aggregations(len(stream)), device, predictions)
-    saver = Saver(checkpoint, fingerprint, tally, retention, save_every)
+    witnesses = [each for each in (retention, health) if each is not None]
+    saver = Saver(checkpoint, fingerprint, tally, witnesses, save_every)
     state, start = saver.restore(federation.start(), device)
     with torch.no_grad(), postponed_interrupt() as interrupt:
         resident = put_on_device(stream, device)
         read = partial(_read, stream, device) if resident is None else resident.read
         if not start and _foreseeable(federation, stream):
             state = _foresee(federation, stream, read, state)
-        play = _player(federation, stream, tally, resident, read)
+        play = _player(federation, stream, tally, resident, read, health)
         for t in range(start, len(stream)):
             state = play(state, t)
             if retention is not None:
@@ -82,10 +86,15 @@ def _foresee(federation: Federation, stream: Stream, read: Callable[[int], Batch
 
 
 def _player(
-    federation: Federation, stream: Stream, tally: Tally, resident: DeviceStream | None, read: Callable[[int], Batches]
+    federation: Federation,
+    stream: Stream,
+    tally: Tally,
+    resident: DeviceStream | None,
+    read: Callable[[int], Batches],
+    health: HealthWatch | None,
 ) -> Callable[[State, int], State]:
     """Return the function that plays and records a round, with CUDA graphs where possible."""
-    without_graph = partial(_next, federation, stream, tally, read)
+    without_graph = partial(_next, federation, stream, tally, read, federation.play if health is None else health.play)
     if federation.graphs == "always" and resident is None:
         raise UserError(
             "lift=graph needs images with one label each that fit on a CUDA GPU: use lift=vmap or lift=auto"
@@ -110,7 +119,13 @@ def _read(stream: Stream, device: torch.device, t: int) -> Batches:
 
 
 def _next(
-    federation: Federation, stream: Stream, tally: Tally, read: Callable[[int], Batches], state: State, t: int
+    federation: Federation,
+    stream: Stream,
+    tally: Tally,
+    read: Callable[[int], Batches],
+    play: Callable[..., tuple[State, Outcome]],
+    state: State,
+    t: int,
 ) -> State:
     """Read slot t, play it, record it. Labels and domains go to the tally (and domains to an upper bound) only."""
     if not (stream.domain[t] != ABSENT).any():
@@ -119,7 +134,7 @@ def _next(
     device = federation.network.device
     active = domain != ABSENT
     came = stream.joined(t)
-    state, outcome = federation.play(
+    state, outcome = play(
         state,
         t,
         x,

@@ -24,10 +24,8 @@ from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
 from fedctta.core.tensors import like, named, under
 from fedctta.errors import UserError
-from fedctta.online.batches import Window, is_finite
-from fedctta.online.first_batch import check_first_batch
-from fedctta.online.guard import Guard, does_harm, is_calm, is_due, is_healthy
-from fedctta.online.health import (
+from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy
+from fedctta.health.signals import (
     Alarm,
     Health,
     Signals,
@@ -40,6 +38,8 @@ from fedctta.online.health import (
     summarise,
     watch,
 )
+from fedctta.online.batches import Window, is_finite
+from fedctta.online.first_batch import check_first_batch
 from fedctta.registry import read
 
 Predict = Literal["after", "before"]

@@ -21,10 +21,10 @@ from fedctta.core.network import Network
 from fedctta.core.outputs import Inputs, PickLogits, count_rows, map_tensors, pick_logits
 from fedctta.core.tensors import like
 from fedctta.errors import UserError
+from fedctta.health.guard import Guard
+from fedctta.health.signals import Health
 from fedctta.online.adaptation import Adaptation, Predict
 from fedctta.online.batches import Given, GivenInputs, to_batch
-from fedctta.online.guard import Guard
-from fedctta.online.health import Health
 from fedctta.online.saved import read_state, write_state
 
 

@@ -18,10 +18,11 @@ from fedctta.results.records import Record
 
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
 _SURROUNDINGS = (
-    *("severity", "model", "clients", "batch", "slots", "samples", "order", "predict"),
-    *("stragglers", "delay", "stale", "decay", "precision"),
+    *("severity", "domains", "model", "weights", "clients", "batch", "slots", "samples", "order", "precision"),
+    *("predict", "check", "guard", "stragglers", "delay", "stale", "decay"),
     *("robust", "cap", "clip", "trim", "liars", "lie", "noise", "epsilon", "delta", "min_batch"),
 )
+_OF_ADAPTING = {"adapter", *_SURROUNDINGS[_SURROUNDINGS.index("predict") :]}  # nothing to a run without adaptation
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Column:
 def arrange(records: Sequence[Record]) -> tuple[Column, ...]:
     """Sort runs into columns and methods.
 
-    A run without adaptation does not depend on the adapter, so it is shown in every column that differs
-    from it in the adapter only.
+    A run without adaptation is shown in every column that differs from its own in the adapter only, and in those that
+    differ in nothing that matters to it and have no other.
     """
     if not records:
         raise UserError("there is no run to report: run an experiment first")
@@ -45,15 +46,15 @@ def arrange(records: Sequence[Record]) -> tuple[Column, ...]:
     keys = _column_keys(runs)
     places = [tuple(_key(run.get(key)) for key in keys) for run in runs]
     labels = _labels(runs, places, keys)
-    adapted = [place for run, place in zip(runs, places, strict=True) if not is_idle(run)]
+    idle = {place for run, place in zip(runs, places, strict=True) if is_idle(run)}
+    active = [place for run, place in zip(runs, places, strict=True) if not is_idle(run)]
+    guests = {home: _guests(home, idle, keys) for home in dict.fromkeys(active)}
 
     names: dict[tuple[str, ...], tuple[str, str]] = {}
     cells: dict[tuple[str, ...], dict[str, list[Record]]] = {}
     for record, run, place, label in zip(records, runs, places, labels, strict=True):
-        homes = [place]
-        if is_idle(run):
-            homes = [p for p in dict.fromkeys(adapted) if _same_but_adapter(p, place, keys)] or [place]
-        for home in homes:
+        homes = [home for home, found in guests.items() if place in found] if is_idle(run) else [place]
+        for home in homes or [place]:
             cells.setdefault(home, {}).setdefault(label, []).append(record)
         names[place] = (_column_name(run, keys), str(run.get("stream", "")))
     return tuple(
@@ -140,5 +141,10 @@ def _column_name(run: Mapping[str, Any], keys: Sequence[str]) -> str:
     return " / ".join(parts)
 
 
-def _same_but_adapter(one: tuple[str, ...], other: tuple[str, ...], keys: Sequence[str]) -> bool:
-    return all(a == b for a, b, key in zip(one, other, keys, strict=True) if key != "adapter")
+def _guests(home: tuple[str, ...], idle: Iterable[tuple[str, ...]], keys: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the places of runs without adaptation that belong in a column, too."""
+    for but in ({"adapter"}, _OF_ADAPTING):
+        found = [p for p in idle if all(a == b for a, b, key in zip(p, home, keys, strict=True) if key not in but)]
+        if found:
+            return found
+    return []

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from fedctta.report.harm import Harm, describe_harm, find_harm
 from fedctta.report.text import number, roomy
-from fedctta.report.titles import is_bound
+from fedctta.report.titles import is_bound, is_idle
 from fedctta.results.records import Record
 
 Grid = tuple[list[str], list[list[str]]]
@@ -100,6 +101,18 @@ class Comparison:
     def _is_bound(self, label: str) -> bool:
         found = (record.settings for (row, _), records in self.runs.items() if row == label for record in records)
         return is_bound(label, found)
+
+    def warnings(self) -> list[str]:
+        """Say which methods end below doing nothing; of domains and positions, in the mean over them."""
+        if self.metric in LESS_IS_BETTER:
+            return []
+        idle = {row for (row, _), records in self.runs.items() for run in records if is_idle(run.settings)}
+        found: list[Harm] = []
+        for k, column in enumerate(self.columns):
+            if self.across == "mean" or k == len(self.columns) - 1:
+                found += find_harm(column, {line.label: line.entries[k].mean for line in self.lines}, idle)
+        measure = MEASURES[self.metric].removesuffix(" (%)")
+        return list(describe_harm(found, "" if self.metric == "accuracy" else measure))
 
     def missing(self) -> dict[str, list[str]]:
         """Return the reasons why cells are missing, each with the cells."""
@@ -256,4 +269,6 @@ def print_comparison(tables: Sequence[Comparison], console: Console) -> None:
         console.print(view)
         for reason, cells in table.missing().items():
             console.print(f"{', '.join(cells)}: {reason}", style="dim", markup=False, soft_wrap=True)
+        for sentence in table.warnings():
+            console.print(sentence, style="yellow", markup=False, highlight=False)
         console.print()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,17 @@ def accuracy_over_time(runs: Sequence[Record]) -> Array:
         seen[: run.seen.shape[0]] += run.seen.sum(1)
     right, total = (_trailing_sum(counts, window(rounds)) for counts in (correct, seen))
     return 100 * np.divide(right, total, out=np.full(rounds, np.nan), where=total > 0)
+
+
+def mean_over_time(parts: Sequence[NDArray[np.floating[Any]]]) -> Array:
+    """Mean of all that is known (not nan) in values[T, N] of several runs, up to every round and over its `window`."""
+    rounds = max(len(values) for values in parts)
+    total, known = np.zeros(rounds), np.zeros(rounds)
+    for values in parts:
+        total[: len(values)] += np.nansum(values, 1)
+        known[: len(values)] += np.isfinite(values).sum(1)
+    sums, counts = (_trailing_sum(each, window(rounds)) for each in (total, known))
+    return np.asarray(np.divide(sums, counts, out=np.full(rounds, np.nan), where=counts > 0))
 
 
 def window(rounds: int) -> int:

@@ -18,6 +18,7 @@ from fedctta.files import whole
 from fedctta.report.colours import pens
 from fedctta.report.columns import Column, arrange, flat, methods
 from fedctta.report.figures import collaboration_figure, cost_figure, domain_figure, time_figure
+from fedctta.report.health import health_figure
 from fedctta.report.masks import masks_figure
 from fedctta.report.page import page
 from fedctta.report.table import Published, results_table
@@ -25,8 +26,12 @@ from fedctta.results.records import Record
 
 _LISTS = {
     *("accuracy_by_domain", "accuracy_by_client", "accuracy_by_slot"),
-    *("class_accuracy", "major_by_client", "minor_by_client", "miou_by_domain"),
+    *("class_accuracy", "major_by_client", "minor_by_client", "miou_by_domain", "health"),
 }  # these have tables of their own
+_HEALTH = {  # as columns of `by_client`, beside the true accuracy
+    **{"accuracy": "estimated_accuracy", "source_accuracy": "estimated_source_accuracy", "by_source": "by_source"},
+    **{name: name for name in ("entropy", "top_share", "disagreement", "answers", "alarms")},
+}
 
 
 def write_report(
@@ -93,7 +98,9 @@ def _tables(records: Sequence[Record], named: Sequence[dict[str, Any]]) -> dict[
         at_slot = {"seen": record.seen.sum(1), "correct": record.correct.sum(1)}
         by_slot += [name | {"slot": t} | row for t, row in enumerate(_rows(at_slot))]
         at_client = {"seen": record.seen.sum(0), "correct": record.correct.sum(0)}
-        by_client += [name | {"client": i} | row for i, row in enumerate(_rows(at_client))]
+        health = [each.plain() for each in record.health] or [{}] * len(record.seen[0])
+        told = [{_HEALTH[key]: value for key, value in each.items() if key in _HEALTH} for each in health]
+        by_client += [name | {"client": i} | row | told[i] for i, row in enumerate(_rows(at_client))]
     return {
         "results": _arrow(results),
         "by_domain": _arrow(by_domain),
@@ -154,3 +161,5 @@ def _figures(columns: Sequence[Column]) -> Iterator[tuple[str, Figure]]:
         yield f"cost{tail}", cost_figure(column, colours)
         if (masks := masks_figure(column)) is not None:
             yield f"masks{tail}", masks
+        if (health := health_figure(column, colours)) is not None:
+            yield f"health{tail}", health

@@ -11,12 +11,14 @@ from importlib.resources import files
 from math import isfinite
 from typing import Any
 
+from fedctta.report.colours import pens
 from fedctta.report.columns import arrange, flat, methods, varying
-from fedctta.report.harm import describe_harm
+from fedctta.report.harm import MARK
+from fedctta.report.health import health_section
 from fedctta.report.masks import masks_section
 from fedctta.report.payload import payload
 from fedctta.report.table import Cell, Table
-from fedctta.report.text import human_bytes, number
+from fedctta.report.text import html_table, human_bytes, number
 from fedctta.report.titles import is_bound
 from fedctta.results.records import Record
 
@@ -30,6 +32,7 @@ def page(records: Sequence[Record], table: Table, title: str) -> str:
     parts = {
         "counted": "pixels" if table.dense else "images",
         "masks": masks_section(columns),
+        "health": health_section(columns, pens(methods(columns))),
         "title": escape(title),
         "style": _asset("page.css"),
         "lead": _lead(records, table),
@@ -74,7 +77,8 @@ def _lead(records: Sequence[Record], table: Table) -> str:
     count = f"{len(records)} run{'s' if len(records) != 1 else ''} of {len(methods(arrange(records)))} method"
     words = " ".join([count + ("s." if len(table.rows) != 1 else "."), *_verdicts(table)])
     notes = dict.fromkeys(str(note) for run in runs for note in run.get("notes", ()))
-    told = "".join(f'<p class="note">{escape(note)}</p>' for note in (*describe_harm(table), *notes))
+    told = "".join(f'<p class="note harm">{escape(sentence)}</p>' for sentence in table.warnings())
+    told += "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     return f'<p class="lead">{escape(words)}</p><dl class="facts">{listed}</dl>{told}'
 
 
@@ -103,12 +107,13 @@ def _results(table: Table) -> str:
         for paper in papers
     )
     best = [table.best(k) for k in range(len(table.columns))]
+    below = {(harm.method, harm.column): harm.points for harm in table.harm}
     body = "".join(
         ('<tr class="bound">' if is_bound(row.label) else "<tr>")
         + f'<th scope="row">{_swatch(row.label)}</th>'
         + "".join(
-            _accuracy(cell, row.label in leaders, paper)
-            for cell, leaders, paper in zip(row.cells, best, papers, strict=True)
+            _accuracy(cell, row.label in leaders, paper, below.get((row.label, column)))
+            for column, cell, leaders, paper in zip(table.columns, row.cells, best, papers, strict=True)
         )
         + "</tr>"
         for row in table.rows
@@ -118,12 +123,13 @@ def _results(table: Table) -> str:
     return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
-def _accuracy(cell: Cell | None, best: bool, paper: bool) -> str:
+def _accuracy(cell: Cell | None, best: bool, paper: bool, below: float | None = None) -> str:
     if cell is None:
         return '<td class="n none">-</td>' * (3 if paper else 1)
     spread = f'<span class="spread"> ± {cell.std:.2f}</span>' if isfinite(cell.std) else ""
     mean = number(cell.mean)
-    ours = f'<td class="n">{f"<strong>{mean}</strong>" if best else mean}{spread}</td>'
+    mark = "" if below is None else f' <span class="harm" title="{below:.1f} points below doing nothing">{MARK}</span>'
+    ours = f'<td class="n">{f"<strong>{mean}</strong>" if best else mean}{spread}{mark}</td>'
     if not paper:
         return ours
     gap = f"{cell.difference:+.2f}".replace("-", "−") if isfinite(cell.difference) else "-"
@@ -145,7 +151,7 @@ def _by_method(table: Table, measures: Measures) -> str:
                 name = ""
     if len(table.columns) == 1:
         head, lines = head[:1] + head[2:], [line[:1] + line[2:] for line in lines]
-    return _plain_table(head, lines, words=min(2, len(table.columns)))
+    return html_table(head, lines, words=min(2, len(table.columns)))
 
 
 def _measures(table: Table) -> Measures:
@@ -182,21 +188,10 @@ def _settings(records: Sequence[Record]) -> str:
     shared = {key: value for run in runs for key, value in run.items() if key not in differing}
     common = [[escape(key), f"<code>{escape(str(value))}</code>"] for key, value in sorted(shared.items())]
     each = [[escape(str(run.get(key, "-"))) for key in differing] for run in runs]
-    first = _plain_table(["setting", "value"], common, words=2)
+    first = html_table(["setting", "value"], common, words=2)
     return f'<h3>Same in all runs</h3><div class="wide">{first}</div>' + (
-        f'<h3>Run by run</h3><div class="wide">{_plain_table(differing, each, words=len(differing))}</div>'
+        f'<h3>Run by run</h3><div class="wide">{html_table(differing, each, words=len(differing))}</div>'
     )
-
-
-def _plain_table(head: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:
-    """Make a table: the first `words` columns text, the others numbers; cells are already escaped."""
-    kinds = ["" if k < words else ' class="n"' for k in range(len(head))]
-    top = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(head, kinds, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{text}</td>" for text, kind in zip(line, kinds, strict=True)) + "</tr>"
-        for line in lines
-    )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _swatch(label: str) -> str:

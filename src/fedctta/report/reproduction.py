@@ -82,6 +82,7 @@ def markdown(story: Story, tables: Sequence[Comparison], pictures: dict[str, str
         parts += [table.filled()] if table.text else []
         parts.append(table.markdown().strip())
         parts += [f"{', '.join(cells)}: {reason}" for reason, cells in table.missing().items()]
+        parts += [" ".join(told)] if (told := table.warnings()) else []
         if table.name in pictures:
             parts.append(f"![{table.name or story.title}]({pictures[table.name]})")
     parts += [story.note.strip()] if story.note else []
@@ -140,6 +141,7 @@ def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes])
             f'<p class="note">{escape(", ".join(cells))}: {escape(reason)}</p>'
             for reason, cells in table.missing().items()
         ]
+        body += [f'<p class="note harm">{escape(sentence)}</p>' for sentence in table.warnings()]
         if table.name in pictures:
             data = base64.b64encode(pictures[table.name]).decode("ascii")
             body.append(f'<p><img alt="{escape(table.name or story.title)}" src="data:image/png;base64,{data}"></p>')

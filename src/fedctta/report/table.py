@@ -16,9 +16,9 @@ from rich.table import Table as RichTable
 
 from fedctta.errors import UserError
 from fedctta.report.columns import Column, arrange, methods
-from fedctta.report.harm import describe_harm
+from fedctta.report.harm import MARK, Harm, describe_harm, find_harm
 from fedctta.report.text import human_bytes, number, roomy
-from fedctta.report.titles import is_bound
+from fedctta.report.titles import is_bound, is_idle_row
 from fedctta.results.records import Record
 
 Published = Mapping[str, Mapping[str, Any]]
@@ -55,6 +55,11 @@ class Cell:
         return isfinite(self.miou)
 
     @property
+    def score(self) -> float:
+        """What methods are judged by: mIoU where every pixel was predicted, else accuracy."""
+        return self.miou if self.dense else self.mean
+
+    @property
     def difference(self) -> float:
         """Ours less the paper's, in percentage points."""
         return self.mean - self.published
@@ -87,6 +92,20 @@ class Table:
         return any(cell and isfinite(cell.published) for cell in (row.cells[column] for row in self.rows))
 
     @property
+    def harm(self) -> tuple[Harm, ...]:
+        """Which methods end below doing nothing, where, and by how many points; of dense runs, of mIoU."""
+        idle = [row.label for row in self.rows if is_idle_row(row.label)]
+        found: list[Harm] = []
+        for k, column in enumerate(self.columns):
+            cells = {row.label: cell for row in self.rows if (cell := row.cells[k])}
+            found += find_harm(column, {label: cell.score for label, cell in cells.items()}, idle)
+        return tuple(found)
+
+    def warnings(self) -> list[str]:
+        """Return `harm` in words."""
+        return list(describe_harm(self.harm, "mIoU" if self.dense else ""))
+
+    @property
     def dense(self) -> bool:
         """Whether any run predicted every pixel."""
         return any(cell and cell.dense for row in self.rows for cell in row.cells)
@@ -109,7 +128,7 @@ class Table:
     def markdown(self) -> str:
         """Return Markdown, best values in bold; other measures, and where columns are many costs, in tables below."""
         tables = [_markdown(grid) for grid in self._grids(bold="**{}**", clean=_no_bars)]
-        return "\n".join([*tables, *(f"{_no_bars(sentence)}\n" for sentence in describe_harm(self))])
+        return "\n".join([*tables, *(f"{_no_bars(sentence)}\n" for sentence in self.warnings())])
 
     def csv(self) -> str:
         """Return one line per method and column, full precision, empty where a number is not known."""
@@ -158,11 +177,12 @@ class Table:
     def _accuracy_grid(self, bold: str, clean: Any) -> Grid:
         head = ["method"]
         body = [[clean(row.label)] for row in self.rows]
+        marked = {(harm.method, harm.column) for harm in self.harm}
         for k, column in enumerate(self.columns):
             best, paper = self.best(k), self.has_published(k)
             head += [clean(column), "paper (diff)"] if paper else [clean(column)]
             for line, row in zip(body, self.rows, strict=True):
-                text = _accuracy(row.cells[k])
+                text = _accuracy(row.cells[k]) + (f" {MARK}" if (row.label, column) in marked else "")
                 line.append(bold.format(text) if row.label in best else text)
                 if paper:
                     line.append(_paper(row.cells[k]))
@@ -219,7 +239,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
         for line in body:
             view.add_row(*line)
         console.print(view)
-    for sentence in describe_harm(table):
+    for sentence in table.warnings():
         console.print(sentence, style="yellow", markup=False, highlight=False)
 
 

@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 
 from fedctta.files import open_tensors, write_tensors
 from fedctta.results import metrics
+from fedctta.results.health import ClientHealth, health_of
+
+
+def _none() -> NDArray[np.float32]:
+    return np.zeros((0, 0), np.float32)
+
 
 FIRST_IMAGES = 10  # of a stay, which `accuracy_after_shift` is of
 
@@ -28,6 +34,10 @@ class Record:
     `calibration` is what `metrics.calibration_error` reads. `collaboration[k]` is the matrix W
     of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds. `retained[k]` are
     accuracies on every domain met by round `retained_rounds[k]` (see `retention`; empty where that was not asked for).
+
+    With `check`, the arrays of health have what was known of every client after every slot, without labels: means over
+    its last batches (nan: nothing yet), and who answered (0: it was absent, 1: the adapted model, 2: the source model).
+    `alarms` are pairs of client and slot.
 
     In a dense run pixels are counted instead of images. Its `pictures` hold one image per domain, with the true and the
     predicted class as fourth and fifth channel.
@@ -54,6 +64,27 @@ class Record:
     retained_rounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [C]
     shown: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [T, N]
     pictures: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0, 0, 5), np.uint8))  # [D, H, W, 5]
+    estimate: NDArray[np.float32] = field(default_factory=_none)  # [T, N], of the accuracy of what answers
+    source_estimate: NDArray[np.float32] = field(default_factory=_none)  # [T, N], of the source model's accuracy
+    disagreement: NDArray[np.float32] = field(default_factory=_none)  # [T, N], with the source model
+    top_share: NDArray[np.float32] = field(default_factory=_none)  # [T, N], of the class predicted most often
+    answers: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))  # [T, N]
+    alarms: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # [alarms, 2]
+
+    @property
+    def watched(self) -> bool:
+        """Whether the clients' health was watched."""
+        return bool(self.answers.size)
+
+    @property
+    def health(self) -> tuple[ClientHealth, ...]:
+        """How every client fared at the end, told without labels; nothing unless it was watched (`check`)."""
+        return health_of(self.answers, self.alarms, self._health_arrays()) if self.watched else ()
+
+    def _health_arrays(self) -> dict[str, NDArray[np.float32]]:
+        means = {"accuracy": self.estimate, "source_accuracy": self.source_estimate}
+        means |= {"disagreement": self.disagreement, "top_share": self.top_share}
+        return {**means, "entropy": np.where(self.answers > 0, self.entropy, np.nan)}
 
     @property
     def dense(self) -> bool:
@@ -209,6 +240,7 @@ class Record:
             "calibration_error": _known(self.calibration_error),
             "mean_entropy": _known(self.mean_entropy),
             "forgetting": _known(self.forgetting),
+            **({"health": [client.plain() for client in self.health]} if self.watched else {}),
             "same_domain_weight": self.same_domain_weight,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
@@ -235,6 +267,7 @@ class Record:
 _ARRAYS = (
     *("seen", "correct", "domain", "class_seen", "class_right", "class_predicted", "calibration", "entropy"),
     *("collaboration", "collaboration_rounds", "retained", "retained_rounds", "shown", "pictures"),
+    *("estimate", "source_estimate", "disagreement", "top_share", "answers", "alarms"),
 )
 _NUMBERS = ("same_domain_weight", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -173,7 +173,16 @@ def federate(experiment: Experiment, parts: Parts, lift: Lifter | None = None) -
         predict=experiment.predict,
         batch=experiment.batch,
     )
-    return guard(federation, experiment)
+    return guard(_watched(federation, experiment), experiment)
+
+
+def _watched(federation: Federation, experiment: Experiment) -> Federation:
+    """Return a federation whose rounds can be watched: on the host, and for those who adapt in each."""
+    if not experiment.check:
+        return federation
+    if federation.graphs == "always":
+        raise UserError("lift=graph cannot replay rounds with check: use lift=auto")
+    return replace(federation, graphs="never", ahead=experiment.guard == "off")
 
 
 def check_parts(experiment: Experiment, device: torch.device, cache: Cache) -> Parts:

@@ -23,6 +23,8 @@ from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
 from fedctta.registry import Registry, parameters_of
 from fedctta.results.records import Record, to_json
+from fedctta.runs.baseline import add_baselines, refuse_idle_baseline
+from fedctta.runs.build import choose_methods
 from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
 from fedctta.runs.output_folder import claim_folder
@@ -39,11 +41,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The results of the runs: records with every count, as a table, as figures, as files."""
+    """The results of the runs: records with every count, as a table, as figures, as files.
+
+    `records` are those of the runs that were asked for. Tables, figures and files also show the `baselines`: the model
+    as it is, in the same settings.
+    """
 
     records: tuple[Record, ...]
     title: str = "Federated continual test-time adaptation"
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    baselines: tuple[Record, ...] = ()
 
     def __iter__(self) -> Any:
         return iter(self.records)
@@ -53,19 +60,34 @@ class Result:
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return every run as plain values (what the JSON file holds)."""
-        return [record.summary() for record in self.records]
+        return [record.summary() for record in self.shown]
+
+    @property
+    def shown(self) -> tuple[Record, ...]:
+        """All runs that tables, figures and files show."""
+        return (*self.records, *self.baselines)
 
     def table(self) -> report.Table:
-        """Return methods by streams: mean and spread over seeds, the paper's number beside ours."""
-        return report.results_table(self.records, self.published)
+        """Return methods by streams: mean and spread over seeds, the paper's number beside ours.
+
+        Its `harm` says which methods end below doing nothing.
+        """
+        return report.results_table(self.shown, self.published)
+
+    def health(self) -> list[str]:
+        """Say how the clients fared without labels, in a sentence per method; nothing without `check`.
+
+        Numbers of every client are in `Record.health`.
+        """
+        return list(report.describe_health(report.arrange(self.records)))
 
     def plot(self) -> Figure:
         """Return an overview figure: accuracy over time and by domain."""
-        return report.plot(self.records)
+        return report.plot(self.shown)
 
     def write_report(self, folder: str | Path) -> Path:
         """Write report.html, figures and tables; return the page's path."""
-        return report.write_report(self.records, Path(folder), self.published, self.title)
+        return report.write_report(self.shown, Path(folder), self.published, self.title)
 
     def write_json(self, file: str | Path) -> None:
         """Write all summaries as JSON."""
@@ -80,6 +102,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     jobs: int = 1,
+    baseline: bool = True,
     progress: bool = False,
     console: Console | None = None,
     **values: Any,
@@ -91,22 +114,28 @@ def run(
     a dictionary of torch or Hugging Face data sets by domain. Parameters of methods are dotted:
     `run(**{"fedctta.temperature": [0.5, 1]})`; they replace those of an object given with them, and an object's
     parameters replace a preset's. With `out`, finished runs are kept there and `resume=True` continues where an
-    interrupted call stopped; `jobs` runs are then played at once.
+    interrupted call stopped; `jobs` runs are then played at once. The model as it is (No-Adapt) is run too, once per
+    setting, unless it is among the runs, there are no labels, or `baseline=False`.
     """
     console = console or Console(stderr=True, quiet=not progress)
     chosen = load_preset(preset) if preset else None
     values, objects = _name_objects(values)
-    experiments = expand({**(chosen.values if chosen else {}), **values})
-    refuse_idle_source_images(experiments)
+    asked = expand({**(chosen.values if chosen else {}), **values})
+    refuse_idle_source_images(asked)
     folder = None if out is None else Path(out)
     if folder is not None:
         require_writable(folder / "runs")
     records = []
     cache = Cache(objects)
-    if len(experiments) > 1:
-        for experiment in experiments:
+    for experiment in asked:
+        choose_methods(experiment)  # what is wrong with parameters is said before data are loaded
+    if len(asked) > 1:
+        for experiment in asked:
             check(experiment, cache)
-    with claim_folder(folder, experiments, resume):
+    if not baseline:
+        refuse_idle_baseline(asked, cache)
+    experiments = add_baselines(asked, cache) if baseline else asked
+    with claim_folder(folder, asked, resume):
         if jobs != 1:
             _play_at_once(experiments, cache, folder, jobs, resume, console)
             resume = True
@@ -115,8 +144,10 @@ def run(
                 label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
                 watch = partial(bar.watch, f"{label} seed {experiment.seed}")
                 records.append(run_one(experiment, cache, folder, resume, watch))
-    found = Result(tuple(records))
-    return found if chosen is None else Result(found.records, chosen.title, chosen.published)
+    mine, added = tuple(records[: len(asked)]), tuple(records[len(asked) :])
+    if chosen is None:
+        return Result(mine, baselines=added)
+    return Result(mine, chosen.title, chosen.published, added)
 
 
 def read_experiments(preset: str | None, values: Mapping[str, Any]) -> list[Experiment]:

@@ -39,8 +39,10 @@ class Experiment(Keys):
     `robust` is how the server protects its mixing (with `cap`, `clip` and `trim`); `liars` clients tell a `lie`.
     `noise`, or the noise for `epsilon` and `delta`, is added to uploaded statistics; clients with batches below
     `min_batch` upload nothing. With `retention`, this number of images of every domain met is predicted again whenever
-    a domain is left for the last time (forgetting). `engine` plays the rounds: ours, or Flower's simulation, which is
-    slower and gives the same. `layout` and `size` are for folders of images and masks (dataset=masked).
+    a domain is left for the last time (forgetting). With `check`, the health of every client is watched without labels,
+    on the first batches and then on one of so many; `guard` acts on what is found. `engine` plays the rounds: ours, or
+    Flower's simulation, which is slower and gives the same. `layout` and `size` are for folders of images and masks
+    (dataset=masked).
     `parameters` holds the methods' own, by method and parameter name.
     """
 
@@ -151,6 +153,10 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
             name, _, parameter = key.partition(".")
             kinds = either(kind for kind in methods[name] if parameter in _parameters(kind, name))
             raise UserError(f"{key} has no effect: {kinds} {name} is in none of the runs; drop the key")
+    for key in ("check", "guard"):
+        usual = DEFAULTS[key]
+        if set(choices.get(key, ())) - {usual} and all(getattr(e, key) == usual for e in experiments.values()):
+            raise UserError(f"{key} has no effect: nothing is adapted in these runs; drop it")
     if "before" in choices.get("predict", ()) and "predict" not in used:
         raise UserError("predict=before has no effect: these runs predict the same before and after adapting; drop it")
     return list(experiments.values())
@@ -196,7 +202,8 @@ def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
         if name not in registry.classes():
             raise unknown(kind, name, registry.classes())
     if not adapters.classes()[plain.get("adapter", DEFAULTS["adapter"])].adapts:
-        plain["aggregator"] = ALONE  # nothing is adapted, so there is nothing to aggregate
+        # nothing is adapted, so there is nothing to aggregate, and nothing that does harm
+        plain |= {"aggregator": ALONE, "check": DEFAULTS["check"], "guard": DEFAULTS["guard"]}
     usual: dict[str, dict[str, Any]] = {}  # of every method in the run: its parameters, and their defaults
     for kind, registry in _REGISTRIES.items():
         cls = registry.classes()[name := plain.get(kind, DEFAULTS[kind])]
@@ -210,6 +217,8 @@ def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
             if value != usual[name][parameter]:  # said or not, it is the same experiment
                 parameters.setdefault(name, {})[parameter] = value
     experiment = Experiment(**plain, parameters=parameters)
+    if experiment.guard != "off" and not experiment.check:
+        raise UserError(f"guard={experiment.guard} acts on what checks find and check=0 asks for none: give check=10")
     if experiment.predict == "before":
         communicates = aggregators.classes()[experiment.aggregator].communicates
         if experiment.method(adapters, experiment.adapter).predicts_alike(communicates):

@@ -14,6 +14,7 @@ import numpy as np
 import fedctta
 from fedctta.core.model_code import hash_code
 from fedctta.data.domains import Domains
+from fedctta.engine.health import HealthWatch
 from fedctta.engine.retention import Retention
 from fedctta.engine.rounds import Federation
 from fedctta.engine.simulation import simulate
@@ -57,6 +58,7 @@ def run_one(
             checkpoint.unlink(missing_ok=True)
     reset_peak_memory(device)
     retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
+    health = HealthWatch(federation, len(stream), experiment.check, experiment.guard) if experiment.check else None
     with enough_memory(), arithmetic(experiment.precision), saying_what_is_unusual(experiment, federation):
         on_round = watch(len(stream))
         if experiment.engine == "flower":
@@ -70,9 +72,10 @@ def run_one(
                 fingerprint=identity,
                 on_round=on_round,
                 retention=retention,
+                health=health,
             )
     settings = describe(experiment, parts, federation, tally.replayed)
-    record = _record(settings, stream, tally, peak_memory_mb(device), retention)
+    record = _record(settings, stream, tally, peak_memory_mb(device), retention, health)
     if place is not None and checkpoint is not None:
         record.save(place)
         checkpoint.unlink(missing_ok=True)
@@ -137,7 +140,12 @@ def _identity(experiment: Experiment, parts: Parts, cache: Cache) -> str:
 
 
 def _record(
-    settings: Mapping[str, Any], stream: Stream, tally: Tally, peak: float, retention: Retention | None
+    settings: Mapping[str, Any],
+    stream: Stream,
+    tally: Tally,
+    peak: float,
+    retention: Retention | None,
+    health: HealthWatch | None,
 ) -> Record:
     """Return what is kept of a run that is done."""
     matrices, rounds = tally.matrices.cpu().numpy(), tally.kept_rounds
@@ -165,6 +173,16 @@ def _record(
     )
     if retention is not None:
         record = replace(record, retained=retention.accuracy.numpy(), retained_rounds=retention.rounds)
+    if health is not None:
+        record = replace(
+            record,
+            estimate=health.noted["accuracy"].numpy(),
+            source_estimate=health.noted["source_accuracy"].numpy(),
+            disagreement=health.noted["disagreement"].numpy(),
+            top_share=health.noted["top_share"].numpy(),
+            answers=health.answers.numpy(),
+            alarms=np.array(health.alarms, np.int64).reshape(-1, 2),
+        )
     if stream.data.dense:
         record = replace(record, pictures=stream.pictures(tally.masks.cpu().numpy()))
     return record

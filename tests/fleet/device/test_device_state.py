@@ -13,7 +13,7 @@ from fedctta.files import write_tensors
 from fedctta.fleet.device import device_state as keep_module
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.online.adaptation import Adaptation
-from fedctta.online.health import Alarm
+from fedctta.health.signals import Alarm
 
 
 class Keyed(Tent):

@@ -47,7 +47,10 @@ try:
 except ImportError as error:
     raise UserError("engine=flower needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
 
-ONLY_OURS = ("interval", "predict", "stragglers", "liars", "noise", "epsilon", "min_batch", "retention", "precision")
+ONLY_OURS = (
+    *("interval", "predict", "stragglers", "liars", "noise", "epsilon", "min_batch"),
+    *("retention", "check", "precision"),
+)
 
 Run = Callable[[ServerApp, ClientApp, int], None]
 

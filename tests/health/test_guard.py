@@ -14,8 +14,8 @@ from fedctta.adapters.norm import NormEMA
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.online.guard import FIRST, LEAST, does_harm, is_due, is_healthy
-from fedctta.online.health import Alarm, first_signals
+from fedctta.health.guard import FIRST, LEAST, does_harm, is_due, is_healthy
+from fedctta.health.signals import Alarm, first_signals
 
 SIZE = 32
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedctta.core.network import Network
-from fedctta.online.health import (
+from fedctta.health.signals import (
     BATCHES,
     KEEP,
     Views,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from fedctta.online.health import Alarm, Signals, gain
+from fedctta.health.signals import Alarm, Signals, gain
 
 Guard = Literal["reset", "freeze", "off"]
 

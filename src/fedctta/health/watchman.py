@@ -1,0 +1,69 @@
+"""One client's watchman: what it has seen of the client, when it checks, and what it decides (see `guard`).
+
+It lives on the host, where decisions are made; logits reach it on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy
+from fedctta.health.signals import Alarm, Signals, Views, compare, first_signals, forget_checks, summarise, watch
+
+SOURCE_IMAGES = 32  # of a batch that a calm check shows to the source model
+
+Verdict = Literal["remember", "return", "go on"]
+"""What becomes of the client: its state is a healthy one, it goes back to its last healthy one, or neither."""
+
+
+class Watchman:
+    """Watches one client."""
+
+    def __init__(self, every: int, guard: Guard) -> None:
+        self.every, self.guard = every, guard
+        self.signals: Signals | None = None
+        self.alarms: tuple[Alarm, ...] = ()
+        self.resting = False  # the source model answers
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the client does not adapt any more."""
+        return self.resting and self.guard == "freeze"
+
+    def is_due(self) -> bool:
+        """Whether the next batch is checked; a client that rests adapts to it only then, as a try."""
+        return not self.frozen and is_due(self.signals or first_signals(1), self.every, self.alarms, self.resting)
+
+    def stride(self, images: int, dense: bool) -> int:
+        """Return how many images of a batch there are to every one that a check shows to the source model."""
+        calm = self.signals is not None and is_calm(self.signals)
+        return max(1, images // SOURCE_IMAGES) if calm and not dense else 1
+
+    def watch(self, logits: Tensor) -> None:
+        """Note the answer to a batch, logits[B, K]."""
+        self.signals = watch(self._known(logits), logits)
+
+    def compare(self, adapted: Views, source: Views, rows: Tensor, calibrated: bool) -> None:
+        """Note a check; the source model was shown the images in `rows`."""
+        self.signals = compare(self._known(adapted.plain), adapted, source, rows, calibrated)
+
+    def judge(self) -> Verdict:
+        """Raise an alarm if adapting does harm, or end its consequences."""
+        assert self.signals is not None
+        if is_healthy(self.signals):
+            self.resting = False
+            return "remember"
+        if self.resting:
+            return "return"  # the next try begins there too
+        if not does_harm(self.signals):
+            return "go on"
+        found = summarise(self.signals)
+        self.alarms += (Alarm(int(self.signals.batches), found["accuracy"] or 0.0, found["source_accuracy"] or 0.0),)
+        self.signals = forget_checks(self.signals)
+        self.resting = self.guard != "off"
+        return "return" if self.resting else "go on"
+
+    def _known(self, logits: Tensor) -> Signals:
+        return self.signals or first_signals(logits.shape[-1], logits.device)
