@@ -15,7 +15,7 @@ LAYERS = (
     ("errors", "keys"),
     ("files", "registry", "machine"),
     ("core", "data", "sampling", "results", "listing"),
-    ("models", "streams"),
+    ("models", "streams", "books"),
     ("adapters", "aggregators"),
     ("uploads", "health"),
     ("engine",),

@@ -135,6 +135,16 @@ def defaults(cls: type[Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 
+def check_limits(method: Any, limits: Mapping[str, tuple[float, float | None]]) -> None:
+    """Refuse parameters of a method below the least or above the most that they may be."""
+    for key, (least, most) in limits.items():
+        value = getattr(method, key)
+        if most is not None and not least <= value <= most:
+            raise UserError(f"{method.name}.{key}={value} must lie between {least} and {most}")
+        if not value >= least:
+            raise UserError(f"{method.name}.{key}={value} must be at least {least}")
+
+
 _WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 

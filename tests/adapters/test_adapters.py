@@ -54,7 +54,7 @@ OTHER_FORMS = [
 FORMS = [(name, SMALL.get(name, {})) for name in adapters.classes()] + OTHER_FORMS
 # and bn without momentum
 NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid", "fedicon", "bpa", "cola"}
-NEEDS_BATCHNORM = {"bn", "norm-alpha", "norm-ema", "dua", "rotta", "bbn"}
+NEEDS_BATCHNORM = {"bn", "recall", "norm-alpha", "norm-ema", "dua", "rotta", "bbn"}
 CLIENTS, ROUNDS = 3, 2
 by_chunks = in_chunks(CLIENTS - 1)  # as in a run of many clients: some at a time, and a rest
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)

@@ -23,7 +23,7 @@ REFUSALS = re.compile(
     r": use adapter [a-z0-9-]+(, [a-z0-9-]+)* or [a-z0-9-]+"
 )
 RUN = {  # those that adapt to words; with BatchNorm these and more
-    "LayerNorm": {"none", "tent", "grad", "shot", "eata", "eta", "rdumb", "sar", "t3a", "lame", "bpa", "atp"},
+    "LayerNorm": {"none", "tent", "grad", "shot", "eata", "eta", "rdumb", "sar", "t3a", "lame", "bpa", "atp", "cola"},
     "BatchNorm": {"bn", "norm-alpha", "norm-ema", "dua"},
 }
 

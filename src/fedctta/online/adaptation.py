@@ -148,6 +148,9 @@ class Adaptation:
 
     def _adapt_and_predict(self, x: Any) -> tuple[Client, Tensor]:
         adapter, network = self.adapter, self.network
+        if not adapter.waits:
+            client, logits = adapter.adapt_and_predict(network, self.client, x)
+            return adapter.review(network, client, x) if adapter.reviews and adapter.is_due(client) else client, logits
         if self.predict == "before":
             return adapter.adapt(network, self.client, x), adapter.predict_before(network, self.client, x)
         if self.exchange is not None:

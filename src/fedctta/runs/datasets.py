@@ -57,7 +57,7 @@ def load_data(
     if dataset not in SETS:
         raise unknown("data set to run on", dataset, {**SETS, **DENSE, **OWN})
     named = {"benchmark": BENCHMARK, "extra": EXTRA, "all": NAMES}
-    names = [each for word in read_names(domains, "domains") for each in named.get(word, (word,))]
+    names = tuple(each for word in read_names(domains, "domains") for each in named.get(word, (word,)))
     return load_domains(dataset, severity, names=names, folder=place)
 
 

@@ -220,7 +220,7 @@ def _check_model(given: Any) -> None:
     if isinstance(given, nn.Module) or (names and all(isinstance(name, str) for name in names)):
         return
     if isinstance(given, Mapping):
-        raise UserError("model is a dictionary, perhaps a state dict: build the model and load it with load_state_dict")
+        raise UserError("model is a dictionary, perhaps a state dict: build the model, and load it by load_state_dict")
     if callable(given):
         raise UserError(f"model is a {type(given).__name__}: call it, and give the torch.nn.Module that it returns")
     raise UserError(f"model is a {type(given).__name__}: give one torch.nn.Module, a name, or names")

@@ -12,8 +12,8 @@ from fedctta.errors import UserError
 from fedctta.files import write_tensors
 from fedctta.fleet.device import device_state as keep_module
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
-from fedctta.online.adaptation import Adaptation
 from fedctta.health.signals import Alarm
+from fedctta.online.adaptation import Adaptation
 
 
 class Keyed(Tent):

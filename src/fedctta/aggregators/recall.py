@@ -1,0 +1,134 @@
+"""Recall: the server adds up the books of all devices, and hands every device what the others have seen.
+
+A device (adapter `recall`) uploads all it has seen, by domain; the server keeps the parts of every device and domain
+apart, finds out which are of one domain, and sends every device the sums of all others (`books.library`). Nobody waits:
+what a device receives counts from its next batch on. W_ij is how much of what device i predicts with comes from device
+j, by images and by the belief of i in domains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.books.library import (
+    Rules,
+    Shelf,
+    add_up,
+    arrange,
+    find_headings,
+    from_tensors,
+    hand_out,
+    receive,
+    sum_domains,
+    to_tensors,
+)
+from fedctta.books.recognition import TINY, Recogniser
+from fedctta.books.rows import Layout, layout_of
+from fedctta.core.clients import Client
+from fedctta.core.network import Network, Tensors
+from fedctta.registry import check_limits
+
+LIMITS = {
+    **{"domains": (1, None), "parts": (1, None), "clip": (0, None), "most": (1, None), "half_life": (1, None)},
+    **{"hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "min_images": (1, None)},
+}
+HANDED = ("book", "heading", "place", "asked", "received")
+
+
+@dataclass(frozen=True)
+class Recall(Aggregator):
+    """Add up what all devices have seen of every domain, and hand each what the others have seen."""
+
+    name: ClassVar[str] = "recall"
+    title: ClassVar[str] = "Recall"
+    cumulative: ClassVar[bool] = True
+    partner: ClassVar[str] = "recall"
+    domains: int = 32
+    parts: int = 64
+    clip: float = 2.0
+    most: float = 2_000.0
+    half_life: float = 20_000.0
+    hazard: float = 0.1
+    tolerance: float = 0.01
+    strange: float = 10.0
+    min_images: int = 1
+
+    def __post_init__(self) -> None:
+        check_limits(self, LIMITS)
+
+    @property
+    def rules(self) -> Rules:
+        """How parts are kept and added up."""
+        recogniser = Recogniser(self.hazard, self.tolerance, self.strange)
+        return Rules(self.domains, self.parts, self.clip, self.most, self.half_life, recogniser)
+
+    def mixes(self, measured: bool) -> bool:
+        """Clients receive what the server remembers."""
+        return False
+
+    def hands(self, private: Tensors) -> Tensors:
+        """Replace the book of a device, and say where its own domains are in it."""
+        return {name: private[name] for name in HANDED if name in private}
+
+    def shares(self, network: Network, own: Tensors) -> Tensors:
+        """Nothing of a model is sent; what a device has seen are signals."""
+        return {}
+
+    def signal(self, network: Network, client: Client, x: Tensor) -> Tensors:
+        """Send all that the device has seen, by domain, and its belief."""
+        private = client.private
+        if "part" not in private:
+            return {}
+        enough = private["part"][:, 0] >= self.min_images
+        return {
+            "part": torch.where(enough[:, None], private["part"], 0),
+            "name": torch.where(enough, private["name"], 0),
+            "changed": private["changed"],
+            "belief": private["belief"],
+        }
+
+    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
+        """Keep the parts that are new, arrange them, and say who learns from whom."""
+        if not uploads.signals:
+            return torch.eye(len(uploads.active), device=uploads.active.device), memory
+        part, name, changed = (uploads.signals[key] for key in ("part", "name", "changed"))
+        layout = layout_of(part)
+        shelf = from_tensors(memory) if "rows" in memory else Shelf.empty(part.shape[-1], part.device)
+        sent = ((name != 0) & uploads.active[:, None] & (part[..., 0] > 0)).nonzero()
+        who, slot = sent[:, 0], sent[:, 1]
+        present = uploads.active.nonzero().squeeze(1)
+        shelf = receive(shelf, who, name[who, slot], changed[who, slot], part[who, slot], present)
+        if bool((shelf.domain < 0).any()):
+            shelf = arrange(shelf, layout, self.rules)
+        return self._weigh(shelf, layout, uploads), to_tensors(shelf)
+
+    def _weigh(self, shelf: Shelf, layout: Layout, uploads: Uploads) -> Tensor:
+        """Return W[N, N]."""
+        images = layout.of(shelf.rows, "images")
+        shape = (self.domains, len(uploads.active))
+        by_domain = images.new_zeros(shape).index_put((shelf.domain, shelf.device), images, accumulate=True)
+        share = by_domain / by_domain.sum(1, keepdim=True).clamp_min(TINY)
+        same = uploads.signals["name"][shelf.device] == shelf.name[:, None]
+        sure = (uploads.signals["belief"][shelf.device, :-1] * same).sum(1)
+        belief = images.new_zeros(shape).index_put((shelf.domain, shelf.device), sure, accumulate=True)
+        weights = belief.T @ share
+        return weights + torch.diag(1 - weights.sum(1))
+
+    def step(
+        self, server: Server, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Hand every device what all others have seen."""
+        if not uploads.signals:
+            return mixed, memory
+        part, name = uploads.signals["part"], uploads.signals["name"]
+        layout, shelf = layout_of(part), from_tensors(memory)
+        counted = add_up(shelf, layout, self.rules)
+        sums, headings = sum_domains(shelf, counted, self.domains), find_headings(shelf, self.domains)
+        downloads = [hand_out(shelf, counted, sums, headings, k, name[k]) for k in range(len(receive))]
+        book, heading, place, time = (torch.stack(column) for column in zip(*downloads, strict=True))
+        return {"book": book, "heading": heading, "place": place, "asked": name, "received": time}, memory

@@ -1,0 +1,131 @@
+"""One row of a book: all that is remembered of one domain, as sums over images.
+
+Every image of the domain adds, with the weight that it is of this domain:
+
+    images     1
+    look       f, the ten numbers of `core.appearance`
+    square     f^2
+    scored     w, if the five weights were compared on it
+    entropy    w H of the prediction with each weight, if scored
+    classes    w times the predicted probabilities with each weight, if scored; class c counts in bin c mod 16
+    measured   1, if it passed the model with the domain's statistics alone (weight 1)
+    moments    if so, z and e of every channel c of every BatchNorm layer, means over the batch:
+               z = (m - mean_c) / s_c,    e = (v + (m - mean_c)^2 - var_c) / s_c^2,    s_c^2 = var_c + 1e-5
+               with m and v the batch's mean and variance, and mean_c and var_c the source's
+
+Since a row holds sums, adding two rows merges what two devices know of a domain. z = e = 0 is the source model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedctta.core.appearance import NUMBERS
+from fedctta.core.network import Network, Tensors
+
+BINS = 16
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Between the source's statistics (0) and the domain's (1)."""
+
+SMALLEST = 1e-5  # added to the source's variance: a channel that was always zero has no scale
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the sums stand in a row, for a model with so many BatchNorm channels."""
+
+    channels: int
+
+    @cached_property
+    def parts(self) -> dict[str, slice]:
+        """The columns of every sum."""
+        widths = {
+            "images": 1,
+            "look": NUMBERS,
+            "square": NUMBERS,
+            "scored": 1,
+            "entropy": len(WEIGHTS),
+            "classes": len(WEIGHTS) * BINS,
+            "measured": 1,
+            "moments": 2 * self.channels,
+        }
+        found, start = {}, 0
+        for name, width in widths.items():
+            found[name] = slice(start, start + width)
+            start += width
+        return found
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return int(self.parts["moments"].stop)
+
+    @property
+    def short(self) -> int:
+        """Numbers in a row apart from moments, which come last."""
+        return int(self.parts["moments"].start)
+
+    def of(self, rows: Tensor, name: str) -> Tensor:
+        """Return the sums of that name in rows[..., S]; single numbers without an axis of their own."""
+        found = rows[..., self.parts[name]]
+        if name == "classes":
+            return found.reshape(*rows.shape[:-1], len(WEIGHTS), BINS)
+        return found.squeeze(-1) if name in ("images", "scored", "measured") else found
+
+    def row(self, like: Tensor, **sums: Tensor) -> Tensor:
+        """Return a row[S] with the sums given, and zeros elsewhere."""
+        flat = {name: value.reshape(-1) for name, value in sums.items()}
+        widths = {name: part.stop - part.start for name, part in self.parts.items()}
+        return torch.cat([flat.get(name, like.new_zeros(width)) for name, width in widths.items()])
+
+
+def layout_of(rows: Tensor) -> Layout:
+    """Return the layout of rows[..., S]."""
+    return Layout((rows.shape[-1] - Layout(0).width) // 2)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The source's statistics of all BatchNorm layers side by side: what moments are measured in."""
+
+    names: tuple[str, ...]  # of the layers
+    widths: tuple[int, ...]
+    mean: Tensor
+    var: Tensor
+
+    @property
+    def deviation(self) -> Tensor:
+        """S of every channel."""
+        return (self.var + SMALLEST).sqrt()
+
+    def encode(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Return z and e of statistics[D], side by side."""
+        s = self.deviation
+        apart = mean - self.mean
+        return torch.cat([apart / s, (var + apart.square() - self.var) / s.square()], -1)
+
+
+def read_scale(network: Network) -> Scale:
+    """Return the source's statistics of a model."""
+    means = [network.statistics[f"{name}.running_mean".removeprefix(".")] for name in network.norms]
+    variances = [network.statistics[f"{name}.running_var".removeprefix(".")] for name in network.norms]
+    nothing = torch.zeros(0, device=network.device)
+    return Scale(
+        network.norms,
+        tuple(len(mean) for mean in means),
+        torch.cat(means) if means else nothing,
+        torch.cat(variances) if variances else nothing,
+    )
+
+
+def encode_statistics(scale: Scale, statistics: Tensors) -> Tensor:
+    """Return z and e of the statistics that a pass has kept, by layer."""
+    names = [name.removeprefix(".") for name in scale.names]
+    prefix = [f"{name}." if name else "" for name in names]
+    mean = torch.cat([statistics[f"{p}running_mean"] for p in prefix])
+    var = torch.cat([statistics[f"{p}running_var"] for p in prefix])
+    return scale.encode(mean, var)

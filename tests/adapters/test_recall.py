@@ -1,0 +1,194 @@
+"""A device that carries a book of domains."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedctta.adapters.recall import Recall
+from fedctta.books.rows import Layout
+from fedctta.core.clients import Client
+from fedctta.errors import UserError
+
+
+def draw(kind, count=8, seed=0):
+    """Images of two kinds that look different: noise, and smooth stripes with a little noise."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.rand(count, 3, 16, 16, generator=generator)
+    stripes = torch.linspace(0, 1, 16).expand(count, 3, 16, 16)
+    return noise if kind == "noise" else 0.9 * stripes + 0.05 * noise
+
+
+def walk(network, kinds, recall=None, client=None, reviews=False):
+    recall = recall or Recall(domains=4)
+    client = client or recall.init(network)
+    logits = None
+    with torch.no_grad():
+        for t, kind in enumerate(kinds):
+            x = draw(kind, seed=t)
+            client, logits = recall.adapt_and_predict(network, client, x)
+            if reviews and recall.is_due(client):
+                client = recall.review(network, client, x)
+    return client, logits
+
+
+def read(network, client, name):
+    layout = Recall()._layout(network)
+    return layout.of(client.private["part"], name)
+
+
+def test_domains_are_told_apart_and_found_again(tiny_network):
+    client, _ = walk(tiny_network, ["noise"] * 3 + ["stripes"] * 3 + ["noise"])
+    assert (client.private["name"] != 0).sum() == 2
+    images = read(tiny_network, client, "images")
+    assert sorted(images.round().tolist(), reverse=True) == [32, 24, 0, 0]
+    belief = client.private["belief"]
+    assert belief.argmax() == images.argmax()
+    assert belief.sum() == pytest.approx(1)
+
+
+def test_the_first_batch_of_a_domain_is_predicted_by_source_and_batch(tiny_network):
+    """With weight 0 by the source; with weight 1 and a source worth nothing by the batch's statistics."""
+    from fedctta.core.norms import refreshed
+
+    x = draw("noise")
+    source = Recall(start=0.0).predict(tiny_network, Recall(start=0.0).init(tiny_network), x)
+    torch.testing.assert_close(source, tiny_network({}, x).logits)
+    batch = Recall(start=1.0, prior=0.0)
+    alone = batch.predict(tiny_network, batch.init(tiny_network), x)
+    torch.testing.assert_close(alone, tiny_network({}, x, refreshed()).logits, atol=1e-4, rtol=1e-3)
+
+
+def test_a_known_domain_is_predicted_with_all_its_images(tiny_network):
+    """By hand: with weight 1 and no source, the pass normalises with the means over both batches."""
+    from fedctta.books.blending import Blend, normalise_with
+    from fedctta.books.rows import encode_statistics, read_scale
+
+    recall, scale = Recall(start=1.0, prior=0.0), read_scale(tiny_network)
+    with torch.no_grad():
+        first, second = draw("noise", 8, 0), draw("noise", 4, 1)
+        client, _ = recall.adapt_and_predict(tiny_network, recall.init(tiny_network), first)
+        measured = encode_statistics(
+            scale,
+            tiny_network(
+                {}, first, normalise_with(scale, Blend(torch.zeros(2 * len(scale.mean)), torch.ones(())))
+            ).statistics,
+        )
+        client, logits = recall.adapt_and_predict(tiny_network, client, second)
+        expected = tiny_network({}, second, normalise_with(scale, Blend(measured * 8 / 12, torch.tensor(4 / 12))))
+    torch.testing.assert_close(logits, expected.logits, atol=1e-4, rtol=1e-3)
+
+
+def test_only_passes_with_the_domains_statistics_measure(tiny_network):
+    client, _ = walk(tiny_network, ["noise"], Recall(start=0.5))
+    assert read(tiny_network, client, "measured").sum() == 0
+    assert read(tiny_network, client, "images").sum() == 8
+    client, _ = walk(tiny_network, ["noise"], Recall(start=1.0))
+    assert read(tiny_network, client, "measured").sum() == 8
+    reviewed, _ = walk(tiny_network, ["noise"], Recall(start=0.5), reviews=True)
+    assert read(tiny_network, reviewed, "measured").sum() == 8  # the review measured it
+    again, _ = walk(tiny_network, ["noise"], Recall(start=1.0), reviews=True)
+    assert read(tiny_network, again, "measured").sum() == 8  # and does not measure twice
+
+
+def test_a_review_compares_the_five_weights(tiny_network):
+    recall = Recall(start=1.0)
+    client, _ = walk(tiny_network, ["noise"], recall)
+    assert recall.is_due(client)
+    with torch.no_grad():
+        reviewed = recall.review(tiny_network, client, draw("noise"))
+    scored = read(tiny_network, reviewed, "scored").sum()
+    assert scored == pytest.approx(8 * 8 / 58)  # eight images, of a domain of which as many are measured
+    plain = tiny_network({}, draw("noise")).logits.softmax(-1)
+    entropy = -(plain * plain.log()).sum(-1).mean()
+    assert read(tiny_network, reviewed, "entropy")[:, 0].sum() / scored == pytest.approx(float(entropy), rel=1e-4)
+    shares = read(tiny_network, reviewed, "classes").sum(0) / scored
+    torch.testing.assert_close(shares[0, : plain.shape[1]], plain.mean(0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(shares.sum(1), torch.ones(5))
+
+
+def test_reviews_become_seldom(tiny_network):
+    due, recall = [], Recall(review_rate=1.0, poor=0.0)
+    client = recall.init(tiny_network)
+    for t in range(30):
+        client, _ = walk(tiny_network, ["noise"], recall, client)
+        due.append(bool(recall.is_due(client)))
+        if due[-1]:
+            client = recall.review(tiny_network, client, draw("noise", seed=t))
+    assert due[0]
+    assert sum(due) < 5
+
+
+def test_one_image_at_a_time(tiny_network):
+    recall = Recall(domains=8)
+    client = recall.init(tiny_network)
+    with torch.no_grad():
+        for t in range(12):
+            client, logits = recall.adapt_and_predict(tiny_network, client, draw("noise", 1, t))
+            assert logits.isfinite().all()
+    assert read(tiny_network, client, "images").sum() == pytest.approx(12, rel=1e-3)
+
+
+def test_a_full_book_makes_room_for_a_new_domain(tiny_network):
+    client, _ = walk(tiny_network, ["noise", "noise", "stripes"], Recall(domains=1))
+    assert read(tiny_network, client, "images").tolist() == [8]
+
+
+def test_old_sums_fade_with_time(tiny_network):
+    client, _ = walk(tiny_network, ["noise"] * 4, Recall(half_life=8.0))
+    images = read(tiny_network, client, "images")
+    assert images.max() == pytest.approx(8 + 4 + 2 + 1, rel=1e-3)
+
+
+def handed(client, **tensors):
+    return client._replace(private=client.private | tensors)
+
+
+def test_a_book_is_taken_up_and_what_was_seen_moves_to_its_places(tiny_network):
+    recall = Recall(domains=4)
+    client, _ = walk(tiny_network, ["noise"] * 2 + ["stripes"], recall)
+    noise, stripes = client.private["name"][:2].tolist()
+    book = torch.zeros_like(client.private["book"])
+    book[2, 0] = 500.0
+    client = handed(
+        client,
+        book=book,
+        heading=torch.tensor([0, 77, 88, 0]),
+        place=torch.tensor([2, -1, -1, -1]),  # the server knows the noise, as 88, and not yet the stripes
+        asked=torch.tensor([noise, 0, 0, 0]),
+        received=torch.tensor(1000),
+    )
+    after = recall.receive(tiny_network, client, draw("noise"))
+    assert after.private["name"].tolist() == [stripes, 77, 88, 0]
+    assert read(tiny_network, after, "images").round().tolist() == [8, 0, 16, 0]
+    assert after.private["belief"].argmax() == 0
+    assert after.private["time"] == 1000
+    page = recall._page(Layout(0), after.private)
+    assert page.short[2, 0] == pytest.approx(500 + 16 * 2 ** (-(1000 - 16) / 20_000), rel=1e-3)
+    assert page.book.tolist() == [0, 1, 1, 0]
+
+
+def test_two_domains_that_turn_out_to_be_one_are_united(tiny_network):
+    recall = Recall(domains=4)
+    client, _ = walk(tiny_network, ["noise"] * 20, recall)
+    twin = {name: client.private[name].clone() for name in ("part", "changed", "name")}
+    twin["part"][1], twin["changed"][1], twin["name"][1] = twin["part"][0], twin["changed"][0], 5
+    united = recall._unite(recall._layout(tiny_network), client.private | twin)
+    assert united["name"].tolist() == [int(client.private["name"][0]), 0, 0, 0]
+    torch.testing.assert_close(united["part"][0], 2 * client.private["part"][0])
+    alone = recall._unite(recall._layout(tiny_network), client.private)
+    torch.testing.assert_close(alone["part"], client.private["part"])
+
+
+def test_names_are_a_devices_own(tiny_network):
+    recall = Recall()
+    one, other = (recall.init(tiny_network) for _ in range(2))
+    other = Client({}, other.private | {"key": torch.tensor(12345)})
+    first, second = (walk(tiny_network, ["noise"], recall, client)[0].private["name"].max() for client in (one, other))
+    assert 0 < first != second > 0
+
+
+@pytest.mark.parametrize("wrong", [{"domains": 0}, {"start": 1.5}, {"half_life": 0.0}, {"strange": 0.5}])
+def test_wrong_parameters_are_refused(wrong):
+    with pytest.raises(UserError, match=r"recall\.\w+=.* must"):
+        Recall(**wrong)

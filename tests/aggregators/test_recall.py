@@ -1,0 +1,133 @@
+"""The server that adds up the books of all devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from fedctta.adapters import adapters
+from fedctta.adapters.recall import Recall as RecallAdapter
+from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators.recall import Recall
+from fedctta.core.clients import by_loop, by_vmap, stack
+from fedctta.engine.rounds import Federation
+
+DEVICES = 3
+
+
+@pytest.fixture
+def federation(tiny_network):
+    server = Server(tiny_network, by_vmap, 0, (3, 8, 8), DEVICES, lambda count: torch.zeros(count, 3, 8, 8))
+    return Federation(RecallAdapter(domains=4), Recall(domains=4), server, interval=2)
+
+
+def batches(rounds, devices=DEVICES, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(rounds, devices, 6, 3, 8, 8, generator=generator)
+
+
+def play(federation, rounds=4, active=None):
+    state, outcomes = federation.start(), []
+    everybody = torch.ones(DEVICES, dtype=torch.bool)
+    with torch.no_grad():
+        for t, x in enumerate(batches(rounds)):
+            there = everybody if active is None else active[t]
+            state, outcome = federation.play(state, t, x[there], there, None)
+            outcomes.append(outcome)
+    return state, outcomes
+
+
+def images(state, name="book"):
+    return state.clients.private[name][..., 0]
+
+
+def test_every_device_is_handed_what_the_others_have_seen(federation):
+    state, _ = play(federation, 2)
+    part, book = images(state, "part"), images(state)
+    assert part.sum(1).round().tolist() == [12, 12, 12]
+    assert book.sum(1).round().tolist() == [24, 24, 24]
+    assert (state.clients.private["heading"] == state.clients.private["heading"][0]).all()
+    known = state.clients.private["heading"] != 0
+    assert (state.clients.private["name"][known] == state.clients.private["heading"][known]).all()
+
+
+def test_nothing_is_counted_twice_after_many_exchanges(federation):
+    state, _ = play(replace(federation, interval=1), 5)
+    assert images(state, "part").sum(1) == pytest.approx([30, 30, 30], rel=0.03)
+    assert images(state).sum(1) == pytest.approx([60, 60, 60], rel=0.03)
+
+
+def test_rows_of_w_say_who_learns_from_whom(federation):
+    _, outcomes = play(federation, 2)
+    w = outcomes[-1].collaboration
+    torch.testing.assert_close(w.sum(1), torch.ones(DEVICES))
+    torch.testing.assert_close(w, torch.full((DEVICES, DEVICES), 1 / DEVICES), atol=0.02, rtol=0)  # all look alike
+    assert outcomes[0].collaboration is None
+
+
+def test_what_is_received_counts_from_the_next_batch_on(federation):
+    alone = replace(federation, interval=99)
+    (_, shared), (_, own) = play(federation, 3), play(alone, 3)
+    for t in (0, 1):
+        assert torch.equal(shared[t].logits, own[t].logits)
+    assert not torch.allclose(shared[2].logits, own[2].logits)
+
+
+def test_an_absent_device_keeps_its_book_and_its_part_stays_with_the_server(federation):
+    there = torch.tensor([[True, True, True]] * 2 + [[True, False, True]] * 2)
+    before, _ = play(federation, 2, there)
+    after, _ = play(federation, 4, there)
+    for name in ("book", "part", "name", "belief"):
+        assert torch.equal(after.clients.private[name][1], before.clients.private[name][1])
+    assert images(after)[0].sum() == pytest.approx(24 + 12, rel=0.01)
+
+
+def test_one_device_alone_is_handed_nothing(tiny_network):
+    server = Server(tiny_network, by_vmap, 0, (3, 8, 8), 1, lambda count: torch.zeros(count, 3, 8, 8))
+    lonely = Federation(RecallAdapter(domains=4), Recall(domains=4), server, interval=1)
+    state, outcome = lonely.start(), None
+    with torch.no_grad():
+        for t, x in enumerate(batches(3, 1)):
+            state, outcome = lonely.play(state, t, x, torch.ones(1, dtype=torch.bool), None)
+    assert images(state).abs().max() < 1e-3
+    assert outcome.collaboration.tolist() == [[1.0]]
+
+
+def test_the_order_of_devices_does_not_matter(federation):
+    order = torch.tensor([2, 0, 1])
+
+    def served(state, uploads):
+        aggregator, server = federation.aggregator, federation.server
+        w, memory = aggregator.collaborate(server, uploads, {})
+        return w, aggregator.step(server, uploads, {}, uploads.active, memory)[0]
+
+    state, _ = play(replace(federation, interval=99), 2)
+    signals = by_loop(partial(federation.aggregator.signal, federation.network))(state.clients, batches(1)[0])
+    uploads = Uploads({}, signals, torch.ones(DEVICES, dtype=torch.bool))
+    w, sent = served(state, uploads)
+    permuted = uploads._replace(signals={name: tensor[order] for name, tensor in signals.items()})
+    w_permuted, sent_permuted = served(state, permuted)
+    torch.testing.assert_close(w_permuted, w[order][:, order])
+    for name in ("book", "heading", "place"):
+        torch.testing.assert_close(sent_permuted[name], sent[name][order])
+
+
+def test_domains_on_too_few_images_stay_at_home(federation):
+    shy = replace(federation, aggregator=Recall(domains=4, min_images=13))
+    state, _ = play(shy, 2)
+    assert images(state).sum() == 0
+    bold, _ = play(replace(federation, aggregator=Recall(domains=4, min_images=11)), 2)
+    assert images(bold).sum() > 0
+
+
+def test_clients_without_a_book_have_nothing_to_add(tiny_network):
+    bn = adapters.create("bn")
+    clients = stack(bn.init(tiny_network), 2)
+    server = Server(tiny_network, by_vmap, 0, (3, 8, 8), 2, lambda count: torch.zeros(count, 3, 8, 8))
+    assert Recall().signal(tiny_network, bn.init(tiny_network), torch.zeros(2, 3, 8, 8)) == {}
+    w, memory = Recall().collaborate(server, Uploads(clients.own, {}, torch.ones(2, dtype=torch.bool)), {})
+    assert torch.equal(w, torch.eye(2))
+    assert memory == {}
