@@ -22,7 +22,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.randomness import keys
 from fedctta.errors import UserError
 from fedctta.online.batches import Window
-from fedctta.online.guard import Guard, does_harm, is_calm, is_due, is_healthy
+from fedctta.online.guard import Guard, does_harm, is_calm, is_due, is_healthy, is_turn
 from fedctta.online.health import (
     Alarm,
     Health,
@@ -32,6 +32,8 @@ from fedctta.online.health import (
     distances,
     first_signals,
     forget_checks,
+    gain,
+    look,
     mirror,
     summarise,
     watch,
@@ -39,7 +41,7 @@ from fedctta.online.health import (
 
 Predict = Literal["after", "before"]
 
-SOURCE_IMAGES = 32  # of a batch that a calm check shows to the source model
+HALF = 64  # images of a batch of which a calm check shows the source model every second one
 
 
 class Adaptation:
@@ -114,7 +116,7 @@ class Adaptation:
         self._study(len(x))
         due = adapting and is_due(self.signals or first_signals(1), self.check, self.alarms, self.resting)
         if self.resting and not due:
-            return self._watched(self._ask_source(x))
+            return self._watched(self._rest(x))
         before = self.client
         client, logits = self._adapt_and_predict(x) if adapting else (before, self._predict(before, x))
         if not _finite(client, logits):
@@ -144,6 +146,17 @@ class Adaptation:
     def _ask_source(self, x: Tensor) -> Tensor:
         return self.network({}, x).logits
 
+    def _rest(self, x: Tensor) -> Tensor:
+        """Return the source model's logits, and check it alone now and then."""
+        plain = self._ask_source(x)
+        if self.check and self.signals and is_turn(self.signals, self.check):
+            mirrored = self._ask_source(mirror(x)) if self._has_mirror(x) else plain
+            self.signals = look(self.signals, Views(plain, mirrored))
+        return plain
+
+    def _has_mirror(self, x: Tensor) -> bool:
+        return x.dim() == 4 and not self.network.dense
+
     def _watched(self, logits: Tensor) -> Tensor:
         """Return the logits, which have been counted."""
         old = self.signals or first_signals(logits.shape[-1], logits.device)
@@ -153,11 +166,10 @@ class Adaptation:
     def _compare(self, before: Client, x: Tensor, logits: Tensor) -> None:
         """Check the adapted model against the source model, on the images and on mirrored ones."""
         old = self.signals or first_signals(logits.shape[-1], logits.device)
-        has_mirror = x.dim() == 4 and not self.network.dense
-        stride = max(1, len(x) // SOURCE_IMAGES) if is_calm(old) and not self.network.dense else 1
+        stride = 2 if len(x) >= HALF and is_calm(old) and not self.network.dense else 1
         few, rows = x[::stride], torch.arange(len(logits), device=x.device)[::stride]
         plain = self._ask_source(few)
-        if not has_mirror:
+        if not self._has_mirror(x):
             self.signals = compare(old, Views(logits, logits), Views(plain, plain), rows, self.adapter.calibrated)
             return
         if self.predict == "before":
@@ -176,8 +188,8 @@ class Adaptation:
             self.client = self._healthy  # the next try begins there too
         if self.resting or not does_harm(self.signals):
             return
-        found = summarise(self.signals)
-        self.alarms += (Alarm(int(self.signals.batches), found["accuracy"] or 0.0, found["source_accuracy"] or 0.0),)
+        source = float(self.signals.source / self.signals.shown)
+        self.alarms += (Alarm(int(self.signals.batches), source + float(gain(self.signals)[0]), source),)
         self.signals = forget_checks(self.signals)
         if self.guard != "off":
             self.client, self.resting = self._healthy, True
@@ -206,11 +218,12 @@ class Adaptation:
         """How the device fares."""
         signals = self.signals or first_signals(1)
         statistics, weights = distances(self.network, self.client.own)
+        answers = "source" if self.resting else "adapted"
         return Health(
             batches=self.batches,
             skipped=self.skipped,
-            answers="source" if self.resting else "adapted",
-            **summarise(signals),  # type: ignore[arg-type]
+            answers=answers,
+            **summarise(signals, answers),  # type: ignore[arg-type]
             statistics_distance=statistics,
             weights_distance=weights,
             alarms=self.alarms,
