@@ -32,7 +32,6 @@ from fedctta.online.health import (
     distances,
     first_signals,
     forget_checks,
-    gain,
     look,
     mirror,
     summarise,
@@ -188,8 +187,8 @@ class Adaptation:
             self.client = self._healthy  # the next try begins there too
         if self.resting or not does_harm(self.signals):
             return
-        source = float(self.signals.source / self.signals.shown)
-        self.alarms += (Alarm(int(self.signals.batches), source + float(gain(self.signals)[0]), source),)
+        adapted, source = self.signals.estimate / self.signals.images, self.signals.source / self.signals.shown
+        self.alarms += (Alarm(int(self.signals.batches), float(adapted), float(source)),)
         self.signals = forget_checks(self.signals)
         if self.guard != "off":
             self.client, self.resting = self._healthy, True

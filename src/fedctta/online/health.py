@@ -9,7 +9,9 @@ agreement is
 the chance that classes drawn from the two predictions are the same. The difference of the two models' agreements, image
 by image, says whether adapting helps:
 
-    d_b = A_b(adapted) - A_b(source)
+    d_b = A_b(adapted) - A_b(source) + 1/B
+
+Statistics of few images are noisy, by 1/B in variance. That costs agreement more than accuracy, hence the last term.
 
 The **estimate of accuracy** is the mirror agreement. The source model is only seen on checks, so its estimate is the
 mean of these. The adapted model's confidence c is known of every batch, and it corrects for how easy the images of the
@@ -92,7 +94,7 @@ def compare(old: Signals, adapted: Views, source: Views, rows: Tensor, calibrate
         scale = source.plain.std(-1).mean() / adapted.plain[rows].std(-1).mean().clamp_min(1e-12)
         adapted = Views(*(logits * scale for logits in adapted))
     all_of_adapted, of_source = mirror_agreement(adapted), mirror_agreement(source)
-    d = all_of_adapted[rows] - of_source
+    d = all_of_adapted[rows] - of_source + 1 / len(all_of_adapted)
     differs = adapted.plain[rows].argmax(-1) != source.plain.argmax(-1)
     new = {
         "estimate": all_of_adapted.sum(),
