@@ -161,7 +161,7 @@ def summarise(rows: list[Row]) -> str:
     return "\n".join(
         (
             f"worst with guard: {worst.guarded - worst.source:+.1f} points ({worst.adapter}, seed {worst.seed})",
-            f"drops: {len(delays)}, without an alarm {delays.count(-1)}, longest delay {max(delays, default=0)}",
+            f"drops: {len(delays)}, without an alarm {delays.count(-1)}, longest delay {max([0, *delays])}",
             f"alarms where adapting helps: {sum(row.alarms[1] for row in helped)} in"
             f" {sum(row.batches for row in helped)} batches",
             f"median error of the estimate: {np.median([e for row in rows for e in row.errors[1]]):.1f} points",
