@@ -265,9 +265,7 @@ def test_equal_clients_are_not_told_apart(aggregator, source, tiny_network):
             "cola",
             "recall",
         )
-        if (
-            not on_oneself
-        ):  # there the weight on oneself is fixed, for kin on what is learnt; books are no models
+        if not on_oneself:  # there the weight on oneself is fixed, for kin on what is learnt; books are no models
             torch.testing.assert_close(w, torch.full((4, 4), 0.25), atol=1e-4, rtol=0)
 
 

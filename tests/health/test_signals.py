@@ -14,9 +14,11 @@ from fedctta.health.signals import (
     Views,
     compare,
     distances,
+    estimate_accuracy,
     first_signals,
     forget_checks,
     gain,
+    look,
     mirror,
     mirror_agreement,
     summarise,
@@ -56,18 +58,49 @@ def test_the_estimate_is_the_chance_that_two_views_agree():
     assert found["source_accuracy"] == pytest.approx(1)
     assert found["disagreement"] == pytest.approx(0.5)
     mean, error = gain(signals)
-    assert float(mean) == pytest.approx(-0.38)
+    assert float(mean) == pytest.approx(-0.38 + 1 / 2)
     assert float(error) == pytest.approx(0.12 / math.sqrt(2))
 
 
-def test_checks_are_forgotten_bit_by_bit_or_at_once():
+def test_the_estimate_follows_the_confidence_between_checks():
+    p = torch.tensor([[0.6, 0.4], [0.9, 0.1]])
+    views = Views(p.log(), p.log())
+    signals = watch(compare(first_signals(2), views, views, ROWS), p.log())
+    assert summarise(signals)["accuracy"] == pytest.approx((0.52 + 0.82) / 2)
+    signals = watch(signals, torch.tensor([[0.8, 0.2]]).log())  # mean confidence 0.775 now, 0.75 on the check
+    assert summarise(signals)["accuracy"] == pytest.approx(0.67 + 0.025)
+    assert summarise(signals)["source_accuracy"] == pytest.approx(0.67)
+    assert summarise(signals, "source")["accuracy"] == pytest.approx(0.67)
+
+
+def test_checks_are_forgotten_bit_by_bit_and_comparisons_at_once():
     good, bad = Views(SURE, SURE), Views(SURE, -SURE)
     signals = compare(compare(first_signals(2), good, good, ROWS), bad, good, ROWS)
     assert summarise(signals)["accuracy"] == pytest.approx(KEEP / (1 + KEEP))
-    signals = watch(signals, SURE)
     fresh = forget_checks(signals)
-    assert summarise(fresh)["accuracy"] is None
-    assert fresh.batches == 1
+    assert (float(fresh.pairs), float(fresh.gain)) == (0, 0)
+    assert summarise(fresh)["disagreement"] is None
+    assert summarise(fresh)["accuracy"] == summarise(signals)["accuracy"]
+
+
+def test_many_images_of_old_checks_do_not_outvote_a_new_one():
+    many, two = Views(SURE.repeat(500, 1), SURE.repeat(500, 1)), Views(SURE, SURE)
+    signals = compare(first_signals(2), many, many, torch.arange(1000))
+    signals = compare(signals, Views(SURE, -SURE), two, ROWS)
+    assert float(gain(signals)[0]) == pytest.approx(KEEP / 1000 + (1 - KEEP) * (1 / 2 - 1))
+    assert float(signals.pairs) == pytest.approx(2 / (1 - KEEP))
+
+
+def test_the_source_is_checked_alone():
+    good, bad = Views(SURE, SURE), Views(SURE, -SURE)
+    before = compare(first_signals(2), good, good, ROWS)
+    signals = look(before, bad)
+    assert summarise(signals)["source_accuracy"] == pytest.approx(KEEP / (1 + KEEP))
+    assert all(
+        torch.equal(new, old)
+        for name, new, old in zip(signals._fields, signals, before, strict=True)
+        if name not in ("source", "shown")
+    )
 
 
 def test_the_source_may_see_fewer_images():
@@ -101,7 +134,9 @@ def test_signals_of_many_devices_are_lifted():
     views = Views(logits, logits.flip(1))
     rows = torch.arange(4).expand(3, 4)
     lifted = torch.func.vmap(compare)(lifted, views, views, rows)
-    assert torch.allclose(lifted.gain, torch.zeros(3))
+    assert torch.allclose(lifted.gain, torch.ones(3))
+    assert torch.func.vmap(estimate_accuracy)(lifted).shape == (3,)
+    assert torch.allclose(torch.func.vmap(look)(lifted, views).shown, torch.tensor(4 * (1 + KEEP)))
 
 
 def test_distances_are_zero_at_the_source_and_grow(tiny_module):

@@ -202,7 +202,8 @@ def clip_to_median(means: Tensor, clip: float) -> Tensor:
     apart = means - middle
     distance = apart.norm(dim=1, keepdim=True)
     most = clip * distance.median()
-    return middle + apart * (most / distance.clamp_min(TINY)).clamp_max(1)
+    clipped: Tensor = middle + apart * (most / distance.clamp_min(TINY)).clamp_max(1)
+    return clipped
 
 
 def sum_domains(shelf: Shelf, counted: Tensor, domains: int) -> Tensor:

@@ -70,6 +70,7 @@ class HealthWatch:
                 lost = self._find_lost(after.clients, outcome.logits, tried)
                 after = after._replace(clients=_exchange(after.clients, state.clients, sorted(lost)))
         own = dict(zip(tried, outcome.logits.cpu(), strict=True))
+        self._look([i for i in there if i not in own and self.watchmen[i].looks()], x, row)
         if due := [i for i in tried if i in waited and i not in lost]:
             before = self._greeted(state, x, active, joined) if self.federation.predict == "before" else after.clients
             self._compare(before, due, x[_rows(due, row, x)], [own[i] for i in due])
@@ -100,7 +101,7 @@ class HealthWatch:
     def _compare(self, clients: Client, due: Sequence[int], x: Tensor, logits: Sequence[Tensor]) -> None:
         """Check clients against the source model, on their images and on mirrored ones."""
         adapter, network = self.federation.adapter, self.federation.network
-        has_mirror = x.dim() == 5 and not network.dense
+        has_mirror = self._has_mirror(x)
         predict = adapter.predict_before if self.federation.predict == "before" else adapter.predict
         mirrored: Sequence[Tensor] = logits
         if has_mirror:
@@ -116,6 +117,18 @@ class HealthWatch:
                 rows = torch.arange(len(logits[k]))[::stride]
                 adapted = Views(logits[k], mirrored[k])
                 self.watchmen[due[k]].compare(adapted, Views(*views), rows, adapter.calibrated)
+
+    def _look(self, resting: Sequence[int], x: Tensor, row: dict[int, int]) -> None:
+        """Check the source model alone, on the images of clients that rest and on mirrored ones."""
+        if resting:
+            those = x[_rows(resting, row, x)]
+            plain = self._ask_source(those).cpu()
+            other = self._ask_source(those, flipped=True).cpu() if self._has_mirror(x) else plain
+            for client, *views in zip(resting, plain, other, strict=True):
+                self.watchmen[client].look(Views(*views))
+
+    def _has_mirror(self, x: Tensor) -> bool:
+        return x.dim() == 5 and not self.federation.network.dense
 
     def _judge(self, t: int, clients: Client, checked: Sequence[int]) -> Client:
         """Return the clients after their watchmen's verdicts on those that were checked."""
@@ -135,7 +148,7 @@ class HealthWatch:
         watchman = self.watchmen[client]
         if watchman.signals is None:
             return
-        found = summarise(watchman.signals)
+        found = summarise(watchman.signals, "source" if watchman.resting else "adapted")
         if client in self._raised:  # what led to the alarm has been forgotten
             found |= {"accuracy": watchman.alarms[-1].accuracy, "source_accuracy": watchman.alarms[-1].source_accuracy}
         if watchman.resting:

@@ -3,15 +3,15 @@
 With d the gain in mirror agreement over the source model (see `health`), m its mean over the last checks and e the
 standard error of m, a device raises an alarm where
 
-    m + 3 e < -0.04
+    m + 3 e < -0.02
 
 From then on the source model answers. With guard="reset" the device goes back to its last healthy state and rests for
 10 batches, twice as long after every further alarm. Then it tries from there on every check, unseen: it adapts to the
-batch and is compared, and it answers again when m >= -0.04. With guard="freeze" the source model answers until
+batch and is compared, and it answers again when m >= -0.02. With guard="freeze" the source model answers until
 `unfreeze` is called. With guard="off" an alarm is recorded and nothing else happens.
 
-The first batches are all checked, then one of 10, and all while m + e < -0.04 and the adapted model answers. A calm
-check shows the source model 32 images of a batch, the others show it all of them.
+The first batches are all checked, then one of 10, and all while m + e < -0.02 and the adapted model answers. A calm
+check shows the source model every second image of a large batch, the others show it all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedctta.health.signals import Alarm, Signals, gain
 
 Guard = Literal["reset", "freeze", "off"]
 
-MARGIN = 0.04
+MARGIN = 0.02
 CERTAIN, SUSPICIOUS = 3.0, 1.0  # standard errors
 FIRST = 8  # batches that are all checked
 LEAST = 24  # images that a verdict needs
@@ -34,10 +34,15 @@ def is_due(signals: Signals, every: int, alarms: Sequence[Alarm] = (), resting: 
     """Whether the next batch is to be checked; `every` 0: never. `resting`: the source model answers."""
     if not every:
         return False
-    batch = int(signals.batches)
     if resting:
-        return batch % every == 0 and batch >= alarms[-1].batch + every * 2 ** min(len(alarms) - 1, DOUBLED)
-    return batch % every == 0 or not is_calm(signals)
+        rested = int(signals.batches) - alarms[-1].batch >= every * 2 ** min(len(alarms) - 1, DOUBLED)
+        return rested and is_turn(signals, every)
+    return is_turn(signals, every) or not is_calm(signals)
+
+
+def is_turn(signals: Signals, every: int) -> bool:
+    """Whether the next batch is the one of `every` that is checked in any case."""
+    return int(signals.batches) % every == 0
 
 
 def is_calm(signals: Signals) -> bool:

@@ -6,16 +6,25 @@ agreement is
 
     A = (1/B) sum_b sum_k p_k(x_b) p_k(mirror(x_b))
 
-the chance that classes drawn from the two predictions are the same. It is the **estimate of accuracy**, and the
-difference of the two models' agreements, image by image, says whether adapting helps:
+the chance that classes drawn from the two predictions are the same. The difference of the two models' agreements, image
+by image, says whether adapting helps:
 
-    d_b = A_b(adapted) - A_b(source)
+    d_b = A_b(adapted) - A_b(source) + 1/B
+
+Statistics of few images are noisy, by 1/B in variance. That costs agreement more than accuracy, hence the last term.
+
+The **estimate of accuracy** is the mirror agreement. The source model is only seen on checks, so its estimate is the
+mean of these. The adapted model's confidence c is known of every batch, and it corrects for how easy the images of the
+checks were:
+
+    accuracy = c(last batches) + (A - c)(last checks)
 
 Data that are not images have no mirror: there both predictions are the same one, and A is the mean of sum_k p_k^2.
 Logits of a method that are not those of a trained classifier (`Adapter.calibrated`) are first scaled to the spread of
 the source's.
 
-Means forget: those of batches over the last 20 or so, those of checks over the last 4 or so.
+Means forget: those of batches over the last 20 or so, those of checks over the last 4 or so. Checks may differ in size:
+what is remembered is never worth more than three times a new check.
 """
 
 from __future__ import annotations
@@ -41,10 +50,12 @@ class Signals(NamedTuple):
     entropy: Tensor
     confidence: Tensor
     shares: Tensor  # [K] of predicted classes
-    estimate: Tensor  # sums over images of checks, forgotten by KEEP: A of the adapted model
+    source: Tensor  # sums over images of checks, forgotten by KEEP; those that the source saw: its A
+    shown: Tensor
+    estimate: Tensor  # those that the adapted model saw: its A, its confidence
+    sure: Tensor
     images: Tensor
-    disagreement: Tensor  # sums over images seen by both models: different classes, A of the source, d, d^2
-    source: Tensor
+    disagreement: Tensor  # those that both saw: different classes, d, d^2
     gain: Tensor
     square: Tensor
     pairs: Tensor
@@ -78,27 +89,41 @@ class Views(NamedTuple):
 
 def compare(old: Signals, adapted: Views, source: Views, rows: Tensor, calibrated: bool = True) -> Signals:
     """Return the signals after a check; the source was shown the images in `rows` only."""
+    confidence = adapted.plain.float().softmax(-1).amax(-1)  # as `watch` has it, which knows of no scale
     if not calibrated:
         scale = source.plain.std(-1).mean() / adapted.plain[rows].std(-1).mean().clamp_min(1e-12)
         adapted = Views(*(logits * scale for logits in adapted))
     all_of_adapted, of_source = mirror_agreement(adapted), mirror_agreement(source)
-    d = all_of_adapted[rows] - of_source
+    d = all_of_adapted[rows] - of_source + 1 / len(all_of_adapted)
     differs = adapted.plain[rows].argmax(-1) != source.plain.argmax(-1)
     new = {
         "estimate": all_of_adapted.sum(),
+        "sure": confidence.sum(),
         "images": d.new_tensor(len(all_of_adapted)),
         "disagreement": differs.sum(),
-        "source": of_source.sum(),
         "gain": d.sum(),
         "square": d.square().sum(),
         "pairs": d.new_tensor(len(d)),
     }
-    return old._replace(**{name: KEEP * getattr(old, name) + value for name, value in new.items()})
+    keep = _keep(old.pairs, len(d))
+    return look(old, source)._replace(**{name: keep * getattr(old, name) + value for name, value in new.items()})
+
+
+def look(old: Signals, source: Views) -> Signals:
+    """Return the signals after a check of the source model alone."""
+    of_source = mirror_agreement(source)
+    keep, shown = _keep(old.shown, len(of_source)), of_source.new_tensor(len(of_source))
+    return old._replace(source=keep * old.source + of_source.sum(), shown=keep * old.shown + shown)
+
+
+def _keep(old: Tensor, new: int) -> Tensor:
+    """Return the share that is kept of what `old` images showed, after a check of `new` ones."""
+    return (KEEP / (1 - KEEP) * new / old.clamp_min(1)).clamp(max=KEEP)
 
 
 def forget_checks(old: Signals) -> Signals:
-    """Return the signals without what checks found."""
-    checks = Signals._fields[Signals._fields.index("estimate") :]
+    """Return the signals without what checks found of the two models together."""
+    checks = Signals._fields[Signals._fields.index("disagreement") :]
     return old._replace(**{name: torch.zeros_like(getattr(old, name)) for name in checks})
 
 
@@ -159,8 +184,8 @@ class Alarm:
 class Health:
     """How a device fares: means over its last batches; None where nothing is known yet.
 
-    `accuracy` and `source_accuracy` are estimates. `answers` says which model predicts now. `skipped` batches had, or
-    led to, values that are not finite.
+    `answers` says which model predicts now. `accuracy`, of this model, and `source_accuracy` are estimates. `skipped`
+    batches had, or led to, values that are not finite.
     """
 
     batches: int
@@ -178,8 +203,8 @@ class Health:
     alarms: tuple[Alarm, ...]
 
 
-def summarise(signals: Signals) -> dict[str, float | int | None]:
-    """Return the signals as the numbers of a `Health`."""
+def summarise(signals: Signals, answers: str = "adapted") -> dict[str, float | int | None]:
+    """Return the signals as the numbers of a `Health`; `answers`: which model does."""
     found: dict[str, float | int | None] = dict.fromkeys(
         ("entropy", "confidence", "top_class", "top_share", "disagreement", "accuracy", "source_accuracy")
     )
@@ -188,9 +213,17 @@ def summarise(signals: Signals) -> dict[str, float | int | None]:
         found |= {"entropy": float(signals.entropy), "confidence": float(signals.confidence)}
         found |= {"top_class": int(top), "top_share": float(share)}
     if signals.images > 0:
-        found |= {
-            "accuracy": float(signals.estimate / signals.images),
-            "source_accuracy": float(signals.source / signals.pairs),
-            "disagreement": float(signals.disagreement / signals.pairs),
-        }
+        found["accuracy"] = float(estimate_accuracy(signals))
+    if signals.pairs > 0:
+        found["disagreement"] = float(signals.disagreement / signals.pairs)
+    if signals.shown > 0:
+        found["source_accuracy"] = float(signals.source / signals.shown)
+    if answers == "source":
+        found["accuracy"] = found["source_accuracy"]
     return found
+
+
+def estimate_accuracy(signals: Signals) -> Tensor:
+    """Return the estimate for the adapted model, after its first check and if it answers."""
+    seen = torch.where(signals.batches > 0, signals.confidence - signals.sure / signals.images, 0)
+    return (signals.estimate / signals.images + seen).clamp(0, 1)

@@ -9,10 +9,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy
-from fedctta.health.signals import Alarm, Signals, Views, compare, first_signals, forget_checks, summarise, watch
+from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy, is_turn
+from fedctta.health.signals import Alarm, Signals, Views, compare, first_signals, forget_checks, look, watch
 
-SOURCE_IMAGES = 32  # of a batch that a calm check shows to the source model
+HALF = 64  # images of a batch of which a calm check shows the source model every second one
 
 Verdict = Literal["remember", "return", "go on"]
 """What becomes of the client: its state is a healthy one, it goes back to its last healthy one, or neither."""
@@ -39,7 +39,16 @@ class Watchman:
     def stride(self, images: int, dense: bool) -> int:
         """Return how many images of a batch there are to every one that a check shows to the source model."""
         calm = self.signals is not None and is_calm(self.signals)
-        return max(1, images // SOURCE_IMAGES) if calm and not dense else 1
+        return 2 if images >= HALF and calm and not dense else 1
+
+    def looks(self) -> bool:
+        """Whether the source model alone is checked on the next batch, which it answers."""
+        return self.resting and self.signals is not None and is_turn(self.signals, self.every)
+
+    def look(self, source: Views) -> None:
+        """Note a check of the source model alone."""
+        assert self.signals is not None
+        self.signals = look(self.signals, source)
 
     def watch(self, logits: Tensor) -> None:
         """Note the answer to a batch, logits[B, K]."""
@@ -59,8 +68,8 @@ class Watchman:
             return "return"  # the next try begins there too
         if not does_harm(self.signals):
             return "go on"
-        found = summarise(self.signals)
-        self.alarms += (Alarm(int(self.signals.batches), found["accuracy"] or 0.0, found["source_accuracy"] or 0.0),)
+        adapted, source = self.signals.estimate / self.signals.images, self.signals.source / self.signals.shown
+        self.alarms += (Alarm(int(self.signals.batches), float(adapted), float(source)),)
         self.signals = forget_checks(self.signals)
         self.resting = self.guard != "off"
         return "return" if self.resting else "go on"

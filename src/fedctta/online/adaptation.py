@@ -24,7 +24,7 @@ from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
 from fedctta.core.tensors import like, named, under
 from fedctta.errors import UserError
-from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy
+from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy, is_turn
 from fedctta.health.signals import (
     Alarm,
     Health,
@@ -34,6 +34,7 @@ from fedctta.health.signals import (
     distances,
     first_signals,
     forget_checks,
+    look,
     mirror,
     summarise,
     watch,
@@ -46,7 +47,7 @@ Predict = Literal["after", "before"]
 
 Exchange = Callable[[Client, Any], Client]
 
-SOURCE_IMAGES = 32  # of a batch that a calm check shows to the source model
+HALF = 64  # images of a batch of which a calm check shows the source model every second one
 
 
 class Adaptation:
@@ -134,7 +135,7 @@ class Adaptation:
         self._study(count_rows(x))
         due = adapting and is_due(self.signals or first_signals(1), self.check, self.alarms, self.resting)
         if self.resting and not due:
-            return self._watched(self._ask_source(x))
+            return self._watched(self._rest(x))
         before = self.client
         client, logits = self._adapt_and_predict(x) if adapting else (before, self._predict(before, x))
         if not _finite(client, logits):
@@ -170,6 +171,17 @@ class Adaptation:
     def _ask_source(self, x: Inputs) -> Tensor:
         return self.network({}, x).logits
 
+    def _rest(self, x: Inputs) -> Tensor:
+        """Return the source model's logits, and check it alone now and then."""
+        plain = self._ask_source(x)
+        if self.check and self.signals and is_turn(self.signals, self.check):
+            mirrored = self._ask_source(mirror(x)) if isinstance(x, Tensor) and self._has_mirror(x) else plain
+            self.signals = look(self.signals, Views(plain, mirrored))
+        return plain
+
+    def _has_mirror(self, x: Tensor) -> bool:
+        return x.dim() == 4 and not self.network.dense
+
     def _watched(self, logits: Tensor) -> Tensor:
         """Return the logits, which have been counted."""
         old = self.signals or first_signals(logits.shape[-1], logits.device)
@@ -179,11 +191,11 @@ class Adaptation:
     def _compare(self, before: Client, x: Inputs, logits: Tensor) -> None:
         """Check the adapted model against the source model, on the images and on mirrored ones."""
         old = self.signals or first_signals(logits.shape[-1], logits.device)
-        stride = max(1, count_rows(x) // SOURCE_IMAGES) if is_calm(old) and not self.network.dense else 1
+        stride = 2 if count_rows(x) >= HALF and is_calm(old) and not self.network.dense else 1
         few = map_tensors(lambda t: t[::stride], x)
         rows = torch.arange(len(logits), device=logits.device)[::stride]
         plain = self._ask_source(few)
-        if not isinstance(x, Tensor) or not isinstance(few, Tensor) or x.dim() != 4 or self.network.dense:
+        if not isinstance(x, Tensor) or not isinstance(few, Tensor) or not self._has_mirror(x):
             self.signals = compare(old, Views(logits, logits), Views(plain, plain), rows, self.adapter.calibrated)
             return
         if self.predict == "before":
@@ -202,8 +214,8 @@ class Adaptation:
             self.client = self._healthy  # the next try begins there too
         if self.resting or not does_harm(self.signals):
             return
-        found = summarise(self.signals)
-        self.alarms += (Alarm(int(self.signals.batches), found["accuracy"] or 0.0, found["source_accuracy"] or 0.0),)
+        adapted, source = self.signals.estimate / self.signals.images, self.signals.source / self.signals.shown
+        self.alarms += (Alarm(int(self.signals.batches), float(adapted), float(source)),)
         self.signals = forget_checks(self.signals)
         if self.guard != "off":
             self.client, self.resting = self._healthy, True
@@ -264,11 +276,12 @@ class Adaptation:
         """How the device fares."""
         signals = self.signals or first_signals(1)
         statistics, weights = distances(self.network, self.client.own)
+        answers = "source" if self.resting else "adapted"
         return Health(
             batches=self.batches,
             skipped=self.skipped,
-            answers="source" if self.resting else "adapted",
-            **summarise(signals),  # type: ignore[arg-type]
+            answers=answers,
+            **summarise(signals, answers),  # type: ignore[arg-type]
             statistics_distance=statistics,
             weights_distance=weights,
             alarms=self.alarms,
