@@ -23,8 +23,14 @@ def test_sums_lie_side_by_side_and_come_back():
     assert layout.of(row, "classes")[1, 2] == BINS + 2
     assert layout.of(row, "moments").tolist() == list(range(6))
     assert layout.of(row, "square").sum() == layout.of(row, "scored") == layout.of(row, "measured") == 0
-    assert torch.equal(row[layout.short :], torch.arange(6.0))  # moments come last
-    assert layout_of(row) == layout
+    assert torch.equal(row[layout.short :], torch.arange(6.0))  # moments come last, but for what is learnt
+    assert Layout(3, 5).width == layout.width + 5
+
+
+def test_the_layout_of_a_models_rows(tiny_network):
+    channels = sum(len(tiny_network.state[f"{name}.running_mean"]) for name in tiny_network.norms)
+    assert layout_of(tiny_network) == Layout(channels)
+    assert layout_of(tiny_network, Layout(channels, 7).width) == Layout(channels, 7)
 
 
 def test_moments_are_measured_in_the_sources_deviations():

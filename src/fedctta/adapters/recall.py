@@ -8,6 +8,10 @@ batches the five weights are compared: on image n of a domain when fewer than re
 The book has two parts, both sums (`books.rows`): what the device itself has seen, and what it last received of all
 others. What it has seen travels to the server as it is, so nothing is lost or counted twice, whatever happens to a
 message. Sums fade with the time t, in images: by one half in `half_life` images.
+
+With `inner`, a method that learns scales and shifts, what is learnt is remembered by domain too (`common.inner`). A
+stay begins with what the device has learnt there, or else with the mean of what others have; when a book comes, both
+are averaged, by the images they were learnt on. That is what a model without BatchNorm recalls.
 """
 
 from __future__ import annotations
@@ -20,16 +24,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
+from fedctta.adapters.common.inner import METHODS, Inner, Learner
 from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.books.blending import Blend, normalise_with
-from fedctta.books.recognition import Looks, Recogniser
-from fedctta.books.rows import BINS, WEIGHTS, Layout, encode_statistics, read_scale
+from fedctta.books.recognition import TINY, Looks, Recogniser
+from fedctta.books.rows import BINS, WEIGHTS, Layout, encode_statistics, layout_of, read_scale
 from fedctta.books.weights import Chooser
 from fedctta.core.appearance import ALONE, NUMBERS, appearance
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
+from fedctta.core.norms import NormRule
 from fedctta.core.randomness import name_of
+from fedctta.errors import UserError
 from fedctta.registry import check_limits
 
 HEED = 0.05  # beliefs below this change nothing
@@ -40,7 +47,7 @@ LATELY = 200  # batches over which the usual variance of looks is averaged
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
     **{"start": (0, 1), "tie": (0, None), "most": (0, 1), "measure_from": (0, 1), "review_rate": (0, None)},
-    **{"poor": (0, None), "half_life": (1, None)},
+    **{"poor": (0, None), "half_life": (1, None), "lr": (0, None)},
 }
 
 
@@ -58,7 +65,7 @@ class Recall(Adapter):
 
     name: ClassVar[str] = "recall"
     title: ClassVar[str] = "Recall"
-    needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)
+    needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)  # without an inner method
     pictures: ClassVar[bool] = True
     waits: ClassVar[bool] = False
     reviews: ClassVar[bool] = True
@@ -74,9 +81,36 @@ class Recall(Adapter):
     review_rate: float = 16.0
     poor: float = 50.0  # measured images with which a score counts half
     half_life: float = 20_000.0  # of sums, in images
+    inner: Inner = "none"
+    lr: float = 1e-3  # of what the inner method learns
 
     def __post_init__(self) -> None:
         check_limits(self, LIMITS)
+        if self.inner == "none" and self.lr != type(self).lr:
+            raise UserError(
+                f"recall.lr={self.lr} has no effect with recall.inner=none: drop it, or use an inner method"
+            )
+
+    @property
+    def learner(self) -> Learner | None:
+        """The inner method."""
+        return None if self.inner == "none" else Learner(METHODS[self.inner], self.lr)
+
+    @property
+    def source_images(self) -> int:
+        """As many as the inner method asks for."""
+        return METHODS[self.inner].source_images if self.inner != "none" else 0
+
+    def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
+        """Return what the inner method learns from images of the source."""
+        return {} if self.learner is None else self.learner.study(network, images, batch)
+
+    def check(self, network: Network, batch: int) -> None:
+        """Without an inner method there must be statistics to recall; with one, what it trains."""
+        if self.learner is None:
+            return self.require(network, "batchnorm", "recall.inner=tent")
+        for need in self.learner.method.needs:
+            self.require(network, need)
 
     def init(self, network: Network) -> Client:
         """Own nothing of the model; begin with an empty book."""
@@ -101,6 +135,7 @@ class Recall(Adapter):
                 "batches": zero,
                 "time": zero,
                 "key": zero,
+                **(self.learner.start(network) if self.learner else {}),
             },
         )
 
@@ -115,7 +150,8 @@ class Recall(Adapter):
         private = self._recognise(layout, client.private, looks)
         page = self._page(layout, private)
         mixture = self._mix(layout, private, page)
-        output = network({}, x, normalise_with(scale, self._blend(layout, private, page, mixture, images)))
+        rule = normalise_with(scale, self._blend(layout, private, page, mixture, images))
+        output = network(self._own(network, layout, private), x, rule)
         measured = images * self._measures(private, mixture)
         row = layout.row(
             looks,
@@ -123,9 +159,11 @@ class Recall(Adapter):
             look=looks.sum(0),
             square=looks.square().sum(0),
             measured=measured,
+            trained=looks.new_full((1,), images if self.learner else 0),
             moments=measured * encode_statistics(scale, output.statistics),
         )
-        return Client({}, self._add(private, row)), output.logits
+        after = self._add(private, row)
+        return Client({}, self._learn(network, layout, private, after, x, rule)), output.logits
 
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Recognise and predict; nothing is added."""
@@ -158,7 +196,19 @@ class Recall(Adapter):
             "held": headed.to(private["held"].dtype),
             "time": torch.maximum(private["time"], private["received"]),
         }
-        return client._replace(private=private)
+        return client._replace(private=self._average(network, private))
+
+    def _average(self, network: Network, private: Tensors) -> Tensors:
+        """Return the private tensors with what was learnt averaged with what others have learnt in the same domains."""
+        if self.learner is None:
+            return private
+        layout = self._layout(network)
+        trained, theirs = (layout.of(private[rows], "trained")[:, None] for rows in ("part", "book"))
+        theirs = theirs * private["held"][:, None]
+        both = layout.of(private["part"], "learnt") + private["held"][:, None] * layout.of(private["book"], "learnt")
+        mean = both / (trained + theirs).clamp_min(TINY)
+        part = torch.cat([private["part"][:, : layout.parts["learnt"].start], trained * mean], 1)
+        return private | {"part": part}
 
     def _move(self, private: Tensors, move: Tensor) -> Tensors:
         """Return the private tensors with what the device has seen at other places, move[new, old]; some may meet."""
@@ -213,13 +263,16 @@ class Recall(Adapter):
 
         What is compared early rests on poor statistics: a score counts w = m / (m + poor), with m images measured.
         """
+        if not network.norms:  # no statistics to weigh
+            return client
         layout, scale, private, images = self._layout(network), read_scale(network), client.private, len(x)
         page = self._page(layout, private)
         anew = images * (1 - self._measures(private, self._mix(layout, private, page)))
         whole = self._blend(layout, private, page, torch.ones_like(page.part), anew)
+        own = self._own(network, layout, private)
 
         def score(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            output = network({}, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
+            output = network(own, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
             logits = output.logits
             return entropy(logits).mean(), logits.softmax(-1).mean(0), encode_statistics(scale, output.statistics)
 
@@ -238,7 +291,35 @@ class Recall(Adapter):
         return client._replace(private=self._unite(layout, self._add(private, row)))
 
     def _layout(self, network: Network) -> Layout:
-        return Layout(sum(len(network.statistics[f"{name}.running_mean".removeprefix(".")]) for name in network.norms))
+        learnt = 0 if self.learner is None else sum(t.numel() for t in self.learner.weights(network).values())
+        return Layout(layout_of(network).channels, learnt)
+
+    def _learnt(self, layout: Layout, private: Tensors) -> Tensor:
+        """Return d[K, P]: what the device has learnt in every domain, or else what others have."""
+        trained, theirs = (layout.of(private[rows], "trained")[:, None] for rows in ("part", "book"))
+        own = layout.of(private["part"], "learnt") / trained.clamp_min(TINY)
+        received = private["held"][:, None] * layout.of(private["book"], "learnt") / theirs.clamp_min(TINY)
+        return torch.where(trained > 0, own, received)
+
+    def _own(self, network: Network, layout: Layout, private: Tensors) -> Tensors:
+        """Return the scales and shifts of the batch's domains; none without an inner method."""
+        if self.learner is None:
+            return {}
+        return self.learner.apply(network, private["belief"][:-1] @ self._learnt(layout, private))
+
+    def _learn(
+        self, network: Network, layout: Layout, before: Tensors, after: Tensors, x: Tensor, rule: NormRule
+    ) -> Tensors:
+        """Return the private tensors with one step of the inner method on the batch."""
+        if self.learner is None:
+            return after
+        learnt, belief = self._learnt(layout, before), before["belief"][:-1]
+        step, after = self.learner.step(network, belief @ learnt, after, x, rule)
+        heed = (belief * (belief > HEED))[:, None]
+        now, columns = (learnt + heed * step), layout.parts["learnt"]
+        kept, trained = after["part"][:, columns], layout.of(after["part"], "trained")[:, None]
+        part = torch.cat([after["part"][:, : columns.start], torch.where(heed > 0, trained * now, kept)], 1)
+        return after | {"part": part}
 
     def _page(self, layout: Layout, private: Tensors) -> Page:
         """Return what the device knows at its time."""

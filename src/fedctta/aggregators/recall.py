@@ -97,7 +97,7 @@ class Recall(Aggregator):
         if not uploads.signals:
             return torch.eye(len(uploads.active), device=uploads.active.device), memory
         part, name, changed = (uploads.signals[key] for key in ("part", "name", "changed"))
-        layout = layout_of(part)
+        layout = layout_of(server.network, part.shape[-1])
         shelf = from_tensors(memory) if "rows" in memory else Shelf.empty(part.shape[-1], part.device)
         sent = ((name != 0) & uploads.active[:, None] & (part[..., 0] > 0)).nonzero()
         who, slot = sent[:, 0], sent[:, 1]
@@ -126,7 +126,7 @@ class Recall(Aggregator):
         if not uploads.signals:
             return mixed, memory
         part, name = uploads.signals["part"], uploads.signals["name"]
-        layout, shelf = layout_of(part), from_tensors(memory)
+        layout, shelf = layout_of(server.network, part.shape[-1]), from_tensors(memory)
         counted = add_up(shelf, layout, self.rules)
         sums, headings = sum_domains(shelf, counted, self.domains), find_headings(shelf, self.domains)
         downloads = [hand_out(shelf, counted, sums, headings, k, name[k]) for k in range(len(receive))]

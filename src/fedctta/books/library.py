@@ -30,7 +30,12 @@ from fedctta.core.appearance import ALONE, NUMBERS
 from fedctta.core.network import Tensors
 
 MAJORITY = 3  # parts from which on a median tells who is far off
-GROUPS = {"images": ("look", "square"), "scored": ("entropy", "classes"), "measured": ("moments",)}
+GROUPS = {
+    "images": ("look", "square"),
+    "scored": ("entropy", "classes"),
+    "measured": ("moments",),
+    "trained": ("learnt",),
+}
 """Sums, by the number of images that they are over."""
 
 

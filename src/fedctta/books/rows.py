@@ -12,6 +12,8 @@ Every image of the domain adds, with the weight that it is of this domain:
     moments    if so, z and e of every channel c of every BatchNorm layer, means over the batch:
                z = (m - mean_c) / s_c,    e = (v + (m - mean_c)^2 - var_c) / s_c^2,    s_c^2 = var_c + 1e-5
                with m and v the batch's mean and variance, and mean_c and var_c the source's
+    trained    1, if scales and shifts were learnt on it
+    learnt     what the device has learnt in the domain, minus the source's, times `trained`: for a mean over devices
 
 Since a row holds sums, adding two rows merges what two devices know of a domain. z = e = 0 is the source model.
 """
@@ -31,14 +33,16 @@ BINS = 16
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Between the source's statistics (0) and the domain's (1)."""
 
+SINGLE = ("images", "scored", "measured", "trained")
 SMALLEST = 1e-5  # added to the source's variance: a channel that was always zero has no scale
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the sums stand in a row, for a model with so many BatchNorm channels."""
+    """Where the sums stand in a row, for a model with so many BatchNorm channels and so many numbers to learn."""
 
     channels: int
+    learnt: int = 0
 
     @cached_property
     def parts(self) -> dict[str, slice]:
@@ -51,7 +55,9 @@ class Layout:
             "entropy": len(WEIGHTS),
             "classes": len(WEIGHTS) * BINS,
             "measured": 1,
+            "trained": 1,
             "moments": 2 * self.channels,
+            "learnt": self.learnt,
         }
         found, start = {}, 0
         for name, width in widths.items():
@@ -62,11 +68,11 @@ class Layout:
     @property
     def width(self) -> int:
         """Numbers in a row."""
-        return int(self.parts["moments"].stop)
+        return int(self.parts["learnt"].stop)
 
     @property
     def short(self) -> int:
-        """Numbers in a row apart from moments, which come last."""
+        """Numbers in a row apart from moments and what is learnt, which come last."""
         return int(self.parts["moments"].start)
 
     def of(self, rows: Tensor, name: str) -> Tensor:
@@ -74,7 +80,7 @@ class Layout:
         found = rows[..., self.parts[name]]
         if name == "classes":
             return found.reshape(*rows.shape[:-1], len(WEIGHTS), BINS)
-        return found.squeeze(-1) if name in ("images", "scored", "measured") else found
+        return found.squeeze(-1) if name in SINGLE else found
 
     def row(self, like: Tensor, **sums: Tensor) -> Tensor:
         """Return a row[S] with the sums given, and zeros elsewhere."""
@@ -83,9 +89,10 @@ class Layout:
         return torch.cat([flat.get(name, like.new_zeros(width)) for name, width in widths.items()])
 
 
-def layout_of(rows: Tensor) -> Layout:
-    """Return the layout of rows[..., S]."""
-    return Layout((rows.shape[-1] - Layout(0).width) // 2)
+def layout_of(network: Network, width: int | None = None) -> Layout:
+    """Return the layout of rows of a model; what is not statistics in rows of this width is learnt."""
+    channels = sum(len(network.state[f"{name}.running_mean".removeprefix(".")]) for name in network.norms)
+    return Layout(channels, 0 if width is None else width - Layout(channels).width)
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,8 @@ def read_scale(network: Network) -> Scale:
 
 def encode_statistics(scale: Scale, statistics: Tensors) -> Tensor:
     """Return z and e of the statistics that a pass has kept, by layer."""
+    if not scale.names:
+        return scale.mean
     names = [name.removeprefix(".") for name in scale.names]
     prefix = [f"{name}." if name else "" for name in names]
     mean = torch.cat([statistics[f"{p}running_mean"] for p in prefix])
