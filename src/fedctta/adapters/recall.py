@@ -82,7 +82,7 @@ class Recall(Adapter):
     poor: float = 50.0  # measured images with which a score counts half
     half_life: float = 20_000.0  # of sums, in images
     inner: Inner = "none"
-    lr: float = 1e-3  # of what the inner method learns
+    lr: float = 1e-4  # of what the inner method learns
 
     def __post_init__(self) -> None:
         check_limits(self, LIMITS)

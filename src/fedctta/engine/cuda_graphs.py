@@ -77,6 +77,8 @@ class RoundGraphs:
         kind = self.kind(t)
         if kind is None:
             return False
+        if self._held is not None and state is not self._held and not alike(self._held, state):
+            self._forget()
         if kind in self._graphs:
             return True
         self._warm[kind] = self._warm.get(kind, -1) + 1
@@ -88,6 +90,12 @@ class RoundGraphs:
             self.refusal = str(error)
             return False
         return True
+
+    def _forget(self) -> None:
+        """Begin anew with a state of another form: a server's memory may appear with its first exchange."""
+        self._held, self._proofs = None, PROOFS
+        self._graphs.clear()
+        self._warm.clear()
 
     def next(self, state: State, t: int) -> State:
         """Replay round t, which must be `ready`."""
