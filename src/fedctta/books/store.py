@@ -284,7 +284,7 @@ class Store:
         """Return the sums of some or all domains without a device's own parts, faded to now."""
         fade = 2.0 ** (-(self.time - self._then) / self.rules.half_life)
         numbers = range(self.rules.domains) if which is None else which.tolist()
-        rows = fade * (self.sums if which is None else self.sums[which])
+        rows: Tensor = fade * (self.sums if which is None else self.sums[which])
         places = {k: i for i, k in enumerate(numbers)}
         for k, m in self._places.get(device, {}).values():
             if k in places:
