@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from fedctta.adapters.recall import Recall
-from fedctta.books.rows import Layout
-from fedctta.core.clients import Client
+from fedctta.books.rows import Layout, read_scale
+from fedctta.core.clients import Client, stack
 from fedctta.errors import UserError
 
 
@@ -33,7 +35,7 @@ def walk(network, kinds, recall=None, client=None, reviews=False):
 
 
 def read(network, client, name):
-    layout = Recall()._layout(network)
+    layout = read_scale(network).layout
     return layout.of(client.private["part"], name)
 
 
@@ -62,7 +64,7 @@ def test_the_first_batch_of_a_domain_is_predicted_by_source_and_batch(tiny_netwo
 def test_a_known_domain_is_predicted_with_all_its_images(tiny_network):
     """By hand: with weight 1 and no source, the pass normalises with the means over both batches."""
     from fedctta.books.blending import Blend, normalise_with
-    from fedctta.books.rows import encode_statistics, read_scale
+    from fedctta.books.rows import encode_statistics
 
     recall, scale = Recall(start=1.0, prior=0.0), read_scale(tiny_network)
     with torch.no_grad():
@@ -173,10 +175,10 @@ def test_two_domains_that_turn_out_to_be_one_are_united(tiny_network):
     client, _ = walk(tiny_network, ["noise"] * 20, recall)
     twin = {name: client.private[name].clone() for name in ("part", "changed", "name")}
     twin["part"][1], twin["changed"][1], twin["name"][1] = twin["part"][0], twin["changed"][0], 5
-    united = recall._unite(recall._layout(tiny_network), client.private | twin)
+    united = recall._unite(read_scale(tiny_network).layout, client.private | twin)
     assert united["name"].tolist() == [int(client.private["name"][0]), 0, 0, 0]
     torch.testing.assert_close(united["part"][0], 2 * client.private["part"][0])
-    alone = recall._unite(recall._layout(tiny_network), client.private)
+    alone = recall._unite(read_scale(tiny_network).layout, client.private)
     torch.testing.assert_close(alone["part"], client.private["part"])
 
 
@@ -186,6 +188,21 @@ def test_names_are_a_devices_own(tiny_network):
     other = Client({}, other.private | {"key": torch.tensor(12345)})
     first, second = (walk(tiny_network, ["noise"], recall, client)[0].private["name"].max() for client in (one, other))
     assert 0 < first != second > 0
+
+
+def test_one_device_and_many_compute_the_same(tiny_network):
+    """A device alone leaves out what does not happen; many compute it and choose."""
+    recall = Recall(domains=4, start=1.0)
+    kinds = ["noise", "noise", "stripes", "noise", "stripes"]
+    alone, _ = walk(tiny_network, kinds, recall)
+    lifted = torch.func.vmap(partial(recall.adapt_and_predict, tiny_network))
+    clients = stack(recall.init(tiny_network), 2)
+    with torch.no_grad():
+        for t, kind in enumerate(kinds):  # the second device sees the other kind
+            other = "noise" if kind == "stripes" else "stripes"
+            clients, _ = lifted(clients, torch.stack([draw(kind, seed=t), draw(other, seed=t)]))
+    for name, tensor in alone.private.items():
+        torch.testing.assert_close(clients.private[name][0], tensor, atol=1e-3, rtol=1e-3, msg=name)
 
 
 @pytest.mark.parametrize("wrong", [{"domains": 0}, {"start": 1.5}, {"half_life": 0.0}, {"strange": 0.5}])

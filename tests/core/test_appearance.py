@@ -7,7 +7,7 @@ from math import log, sqrt
 import pytest
 import torch
 
-from fedctta.core.appearance import ALONE, GREY, NUMBERS, appearance, of_batch, waves
+from fedctta.core.appearance import ALONE, GREY, NUMBERS, ROWS, answer, appearance, of_batch
 
 
 def images(count=6, side=16, seed=0):
@@ -19,18 +19,25 @@ def images(count=6, side=16, seed=0):
     return 0.1 + smooth * torch.where(ramp > 0.5, 1.2, 0.8)
 
 
-def test_waves_by_hand():
-    a, b, c = waves(torch.tensor([1.0, 2.0, 4.0]), 0).squeeze(1).tolist()
-    assert a == pytest.approx(7 / sqrt(3))
-    assert b == pytest.approx(-3 / sqrt(2))
-    assert c == pytest.approx(1 / sqrt(6))
+def test_rows_answer_by_hand():
+    sums, slopes, bends = answer(torch.tensor([1.0, 2.0, 4.0, 8.0]), 0)
+    assert sums.tolist() == [7, 14]
+    assert slopes.tolist() == [-3, -6]
+    assert bends.tolist() == [1, 2]
 
 
-def test_waves_keep_length_and_norm():
-    t = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
-    turned = waves(t, 1)
-    assert turned.shape == (2, 3, 1)
-    torch.testing.assert_close(turned.square().sum((1, 2)), t.square().sum(1))
+def test_looks_by_their_definition():
+    """Convolve with the nine products, pixel by pixel, and use them again on the table of logarithms."""
+    x = images(2, 5).double()
+    rows = torch.tensor(ROWS, dtype=torch.float64)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    kernels = torch.einsum("ui,vj->uvij", rows, rows).flatten(0, 1)
+    light = torch.nn.functional.pad(x.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    answers = torch.nn.functional.conv2d(light, kernels[:, None])
+    power = answers.square().mean((2, 3))
+    power[:, 0] = answers[:, 0].var((1, 2), correction=0)
+    expected = (power + GREY**2).log() @ kernels.flatten(1).T
+    torch.testing.assert_close(appearance(x)[:, :9], expected)
 
 
 def test_a_flat_image_has_no_power_at_any_frequency():

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from fedctta.core.tensors import choose, lay_out, masked_mean, named, only, take_apart, towards, under
+from fedctta.core.tensors import (
+    choose,
+    is_lone,
+    lay_out,
+    masked_mean,
+    may_hold,
+    named,
+    only,
+    take_apart,
+    towards,
+    under,
+)
 
 A, B = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor(3.0)}, {"x": torch.tensor([5.0, 6.0]), "y": torch.tensor(7.0)}
 
@@ -39,3 +50,12 @@ def test_the_mean_of_a_part():
     values = torch.tensor([1.0, 2.0, 6.0])
     assert masked_mean(values, torch.tensor([1.0, 0, 1])) == 3.5
     assert masked_mean(values, torch.zeros(3)) == 0
+
+
+def test_a_condition_of_one_client_can_be_asked_and_of_several_not():
+    assert is_lone(torch.ones(()))
+    assert may_hold(torch.tensor(True))
+    assert not may_hold(torch.tensor(False))
+    asked = []
+    torch.func.vmap(lambda x: asked.append((is_lone(x), may_hold(x))) or x)(torch.tensor([False, False]))
+    assert asked == [(False, True)]

@@ -29,13 +29,14 @@ from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.books.blending import Blend, normalise_with
 from fedctta.books.recognition import TINY, Looks, Recogniser
-from fedctta.books.rows import BINS, WEIGHTS, Layout, encode_statistics, layout_of, read_scale
+from fedctta.books.rows import BINS, WEIGHTS, Layout, encode_statistics, read_scale
 from fedctta.books.weights import Chooser
 from fedctta.core.appearance import ALONE, NUMBERS, appearance
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule
 from fedctta.core.randomness import name_of
+from fedctta.core.tensors import is_lone, may_hold
 from fedctta.errors import UserError
 from fedctta.registry import check_limits
 
@@ -147,22 +148,17 @@ class Recall(Adapter):
         """Recognise, predict, add: one pass."""
         layout, scale, images = self._layout(network), read_scale(network), len(x)
         looks = appearance(x)
-        private = self._recognise(layout, client.private, looks)
-        page = self._page(layout, private)
+        private, page = self._recognise(layout, client.private, looks)
         mixture = self._mix(layout, private, page)
         rule = normalise_with(scale, self._blend(layout, private, page, mixture, images))
         output = network(self._own(network, layout, private), x, rule)
         measured = images * self._measures(private, mixture)
-        row = layout.row(
-            looks,
-            images=looks.new_full((1,), images),
-            look=looks.sum(0),
-            square=looks.square().sum(0),
-            measured=measured,
-            trained=looks.new_full((1,), images if self.learner else 0),
-            moments=measured * encode_statistics(scale, output.statistics),
-        )
-        after = self._add(private, row)
+        sums = {"images": looks.new_full((1,), images), "look": looks.sum(0), "square": looks.square().sum(0)}
+        if may_hold(measured > 0):
+            sums |= {"measured": measured, "moments": measured * encode_statistics(scale, output.statistics)}
+        if self.learner:
+            sums["trained"] = sums["images"]
+        after = self._add(private, layout.row(looks, **sums))
         return Client({}, self._learn(network, layout, private, after, x, rule)), output.logits
 
     def predict(self, network: Network, client: Client, x: Tensor) -> Tensor:
@@ -248,11 +244,9 @@ class Recall(Adapter):
 
     def is_due(self, client: Client) -> Tensor:
         """Whether too few images of the batch's domain have been scored."""
-        private = client.private
-        layout = Layout(0)
-        page = self._page(layout, private)
+        private, layout = client.private, Layout(0)
         here = private["belief"][:-1].argmax(0, keepdim=True)
-        row = page.short.index_select(0, here)
+        row = self._page(layout, private, here).short
         goal = self.review_rate * (1 + layout.of(row, "images") / 32).log2()
         return (layout.of(row, "scored") < goal).squeeze(0)
 
@@ -291,8 +285,10 @@ class Recall(Adapter):
         return client._replace(private=self._unite(layout, self._add(private, row)))
 
     def _layout(self, network: Network) -> Layout:
-        learnt = 0 if self.learner is None else sum(t.numel() for t in self.learner.weights(network).values())
-        return Layout(layout_of(network).channels, learnt)
+        layout = read_scale(network).layout
+        if self.learner is None:
+            return layout
+        return Layout(layout.channels, sum(t.numel() for t in self.learner.weights(network).values()))
 
     def _learnt(self, layout: Layout, private: Tensors) -> Tensor:
         """Return d[K, P]: what the device has learnt in every domain, or else what others have."""
@@ -321,19 +317,23 @@ class Recall(Adapter):
         part = torch.cat([after["part"][:, : columns.start], torch.where(heed > 0, trained * now, kept)], 1)
         return after | {"part": part}
 
-    def _page(self, layout: Layout, private: Tensors) -> Page:
-        """Return what the device knows at its time."""
-        part = self._fade(private["time"] - private["changed"])
-        book = self._fade(private["time"] - private["received"]) * private["held"]
+    def _page(self, layout: Layout, private: Tensors, which: Tensor | None = None) -> Page:
+        """Return what the device knows at its time, of all its domains or of some."""
+
+        def pick(name: str) -> Tensor:
+            return private[name] if which is None else private[name].index_select(0, which)
+
+        part = self._fade(private["time"] - pick("changed"))
+        book = self._fade(private["time"] - private["received"]) * pick("held")
         end = layout.short
-        short = part[:, None] * private["part"][:, :end] + book[:, None] * private["book"][:, :end]
+        short = torch.addcmul(book[:, None] * pick("book")[:, :end], part[:, None], pick("part")[:, :end])
         return Page(short, part, book)
 
     def _fade(self, age: Tensor) -> Tensor:
-        return torch.exp2(-age.clamp_min(0) / self.half_life)
+        return torch.exp2(age.clamp_min(0) * (-1 / self.half_life))
 
-    def _recognise(self, layout: Layout, private: Tensors, looks: Tensor) -> Tensors:
-        """Return the private tensors with the belief after a batch, and a new domain if none fits."""
+    def _recognise(self, layout: Layout, private: Tensors, looks: Tensor) -> tuple[Tensors, Page]:
+        """Return the private tensors with the belief after a batch, and a new domain if none fits; and the page."""
         images = len(looks)
         private = private | {"time": private["time"] + images, "batches": private["batches"] + 1}
         usual = private["usual"]
@@ -341,21 +341,29 @@ class Recall(Adapter):
         spread = looks.var(0) if images > 1 else (now - private["last"]).square() / 2
         before = private["batches"] - (1 if images > 1 else 2)  # batches that tell of the spread
         usual = torch.where(before < 0, usual, torch.lerp(usual, spread, 1 / (before + 1).clamp(1, LATELY)))
-        known = Looks.read(layout, self._page(layout, private).short)
+        page = self._page(layout, private)
+        known = Looks.read(layout, page.short)
         recogniser = Recogniser(self.hazard * min(1, images / 10) ** 0.5, self.tolerance, self.strange)
         belief = recogniser.update(private["belief"], now, images, known, usual)
+        private |= {"usual": usual, "last": now, "belief": belief}
         new = belief[-1] > 0.5
-        here = (torch.arange(self.domains, device=belief.device) == known.images.argmin()) & new
-        known_now = torch.where(here, belief[-1], belief[:-1] * ~(here & (known.images > 0)))
-        belief = torch.cat([known_now, torch.where(new, 0, belief[-1])[None]])
-        return private | {
-            "usual": usual,
-            "last": now,
+        return self._begin(private, page, known.images, new) if may_hold(new) else (private, page)
+
+    def _begin(self, private: Tensors, page: Page, images: Tensor, new: Tensor) -> tuple[Tensors, Page]:
+        """Return private tensors and page with a new domain, where `new` says so, in place of the least known."""
+        belief = private["belief"]
+        here = (torch.arange(self.domains, device=belief.device) == images.argmin()) & new
+        known = torch.where(here, belief[-1], belief[:-1] * ~(here & (images > 0)))
+        belief = torch.cat([known, torch.where(new, 0, belief[-1])[None]])
+        begun = private | {
             "belief": belief / belief.sum(),
             "name": torch.where(here, name_of(private["key"], private["time"]), private["name"]),
             "held": torch.where(here, 0, private["held"]),
             "part": torch.where(here[:, None], 0, private["part"]),
         }
+        return begun, page._replace(
+            short=torch.where(here[:, None], 0, page.short), book=torch.where(here, 0, page.book)
+        )
 
     def _mix(self, layout: Layout, private: Tensors, page: Page) -> Tensor:
         """Return the weights a[K] of all domains."""
@@ -371,13 +379,22 @@ class Recall(Adapter):
         count = layout.of(page.short, "measured") + images + self.prior
         c = private["belief"][:-1] * weights / count
         moments = layout.parts["moments"]
-        known = (c * page.part) @ private["part"][:, moments] + (c * page.book) @ private["book"][:, moments]
+        known = (c * page.part) @ private["part"][:, moments]
+        if may_hold(page.book.any()):
+            known = known + (c * page.book) @ private["book"][:, moments]
         unknown = private["belief"][-1] * self.start / (images + self.prior)
         return Blend(known, images * (c.sum() + unknown))
 
     def _add(self, private: Tensors, row: Tensor) -> Tensors:
         """Return the private tensors with a row[S] added to the batch's domains."""
-        heed = private["belief"][:-1] * (private["belief"][:-1] > HEED)
-        kept = torch.where(heed > 0, self._fade(private["time"] - private["changed"]), 1)
-        part = private["part"] * kept[:, None] + heed[:, None] * row
-        return private | {"part": part, "changed": torch.where(heed > 0, private["time"], private["changed"])}
+        belief, changed, part = private["belief"][:-1], private["changed"], private["part"]
+        there = belief > HEED
+        if is_lone(belief):  # most rows stay as they are
+            here = there.nonzero().squeeze(1)
+            kept = self._fade(private["time"] - changed[here])[:, None]
+            rows = torch.addcmul(part[here] * kept, belief[here, None], row)
+            part = part.index_copy(0, here, rows)
+        else:
+            kept = torch.where(there, self._fade(private["time"] - changed), 1)[:, None]
+            part = torch.addcmul(part * kept, (belief * there)[:, None], row)
+        return private | {"part": part, "changed": torch.where(there, private["time"], changed)}

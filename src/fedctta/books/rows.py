@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -85,8 +86,15 @@ class Layout:
     def row(self, like: Tensor, **sums: Tensor) -> Tensor:
         """Return a row[S] with the sums given, and zeros elsewhere."""
         flat = {name: value.reshape(-1) for name, value in sums.items()}
-        widths = {name: part.stop - part.start for name, part in self.parts.items()}
-        return torch.cat([flat.get(name, like.new_zeros(width)) for name, width in widths.items()])
+        pieces: list[Tensor] = []
+        gap = 0
+        for name, part in self.parts.items():
+            if name not in flat:
+                gap += part.stop - part.start
+                continue
+            pieces += [like.new_zeros(gap), flat[name]] if gap else [flat[name]]
+            gap = 0
+        return torch.cat([*pieces, like.new_zeros(gap)] if gap else pieces)
 
 
 def layout_of(network: Network, width: int | None = None) -> Layout:
@@ -104,20 +112,41 @@ class Scale:
     mean: Tensor
     var: Tensor
 
-    @property
+    @cached_property
+    def square(self) -> Tensor:
+        """s^2 of every channel."""
+        return self.var + SMALLEST
+
+    @cached_property
     def deviation(self) -> Tensor:
         """S of every channel."""
-        return (self.var + SMALLEST).sqrt()
+        return self.square.sqrt()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of rows."""
+        return Layout(len(self.mean))
 
     def encode(self, mean: Tensor, var: Tensor) -> Tensor:
         """Return z and e of statistics[D], side by side."""
-        s = self.deviation
         apart = mean - self.mean
-        return torch.cat([apart / s, (var + apart.square() - self.var) / s.square()], -1)
+        return torch.cat([apart / self.deviation, (var + apart.square() - self.var) / self.square], -1)
+
+
+_SCALES: WeakKeyDictionary[Network, tuple[tuple[Tensor, ...], Scale]] = WeakKeyDictionary()
 
 
 def read_scale(network: Network) -> Scale:
-    """Return the source's statistics of a model."""
+    """Return the source's statistics of a model, computed once as long as these are the same tensors."""
+    tensors = tuple(network.statistics.values())
+    known, scale = _SCALES.get(network, ((), None))
+    if scale is None or len(known) != len(tensors) or any(a is not b for a, b in zip(known, tensors, strict=True)):
+        scale = _read_scale(network)
+        _SCALES[network] = tensors, scale
+    return scale
+
+
+def _read_scale(network: Network) -> Scale:
     means = [network.statistics[f"{name}.running_mean".removeprefix(".")] for name in network.norms]
     variances = [network.statistics[f"{name}.running_var".removeprefix(".")] for name in network.norms]
     nothing = torch.zeros(0, device=network.device)

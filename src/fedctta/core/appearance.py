@@ -14,37 +14,55 @@ sure that is.
 
 from __future__ import annotations
 
-from math import sqrt
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 NUMBERS = 10
+ROWS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 GREY = 1 / 255
 ALONE = 1.0  # the variance over images that a single image is taken to show
 
 
 def appearance(x: Tensor) -> Tensor:
     """Return f[B, 10] of images x[B, C, H, W] in [0, 1]."""
-    light = x.mean(1)
-    answers = waves(
-        waves(F.pad(light.unsqueeze(1), (1, 1, 1, 1), mode="replicate").squeeze(1), 1), 3
-    )  # [B, 3, H, 3, W]
-    power = answers.square().mean((2, 4))
-    steady = F.pad(answers[:, 0, :, 0].mean((1, 2)).square()[:, None, None], (0, 2, 0, 2))
-    table = ((power - steady).clamp_min(0) + GREY**2).log()
-    colour = x - light.unsqueeze(1)
-    change = colour.diff(dim=3).square().sum((1, 2, 3)) + colour.diff(dim=2).square().sum((1, 2, 3))
+    light = x.mean(1, keepdim=True)
+    pixels = light[0].numel()
+    down = torch.cat(answer(F.pad(light, (1, 1, 1, 1), mode="replicate"), 2), 1)  # [B, 3, H, W + 2]
+    across = answer(down, 3)
+    power = torch.stack([_power(t, (2, 3)) for t in across], 2).flatten(1)  # [B, 9], times pixels and squared norms
+    steady = across[0][:, 0].mean((1, 2)).square() * pixels
+    rows = _rows(x.device, x.dtype)
+    table = ((power - F.pad(steady.unsqueeze(1), (0, 8))).clamp_min(0) * rows[0].square() / pixels + GREY**2).log()
+    colour = x - light
+    change = _power(colour.diff(dim=3), (1, 2, 3)) + _power(colour.diff(dim=2), (1, 2, 3))
     change = (change / x[0].numel() + GREY**2).log()
-    return torch.cat([waves(waves(table, 1), 3).flatten(1), change.unsqueeze(1)], 1)
+    return torch.cat([table @ rows[1], change.unsqueeze(1)], 1)
 
 
-def waves(t: Tensor, dim: int) -> Tensor:
-    """Answer the three rows along `dim` of length L + 2: a new axis of 3 before it, which is left with length L."""
+def answer(t: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Answer the three rows, not yet divided by their norms, along `dim` of length L + 2, which is left with L."""
     length = t.shape[dim] - 2
     a, b, c = (t.narrow(dim, start, length) for start in range(3))
-    return torch.stack([(a + b + c) / sqrt(3), (a - c) / sqrt(2), (a - 2 * b + c) / sqrt(6)], dim)
+    outer = a + c
+    return outer + b, a - c, torch.sub(outer, b, alpha=2)
+
+
+def _power(t: Tensor, over: tuple[int, ...]) -> Tensor:
+    """Return the sum of squares, without a copy of t."""
+    total: Tensor = torch.linalg.vector_norm(t, dim=over).square()
+    return total
+
+
+@lru_cache
+def _rows(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return 1 / norm[9] of the nine products of rows, and the products [uv, ab] themselves."""
+    rows = torch.tensor(ROWS, device=device, dtype=dtype)
+    scale = 1 / rows.norm(dim=1)
+    rows = rows * scale[:, None]
+    return torch.outer(scale, scale).flatten(), torch.kron(rows, rows).T.contiguous()
 
 
 def of_batch(x: Tensor) -> tuple[Tensor, Tensor]:

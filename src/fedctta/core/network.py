@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,7 @@ class Network:
             for name, tensor in (*self._module.named_parameters(), *self._module.named_buffers())
             if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
         }
+        self._given = dict(self.state)
         names = (
             _tensor(name, kind) for name, layer in layers.items() if normalises(layer) for kind in ("weight", "bias")
         )
@@ -185,7 +186,7 @@ class Network:
         arguments, keywords = as_arguments(x)
         try:
             with self._arithmetic():
-                output = torch.func.functional_call(self._module, {**self.state, **own}, arguments, keywords)
+                output = self._run({**self._replaced(), **own}, arguments, keywords)
         finally:
             self._pass = _Pass()
         logits = self.output(output)
@@ -195,6 +196,16 @@ class Network:
             logits = logits.movedim(1, -1).flatten(0, 2)
         features = logits if now.features is None or not self._fits(logits, now.features) else now.features
         return Output(_full(logits), _full(features), now.statistics)
+
+    def _run(self, tensors: Tensors, arguments: Any, keywords: Any) -> Any:
+        """Run the module with these tensors in place of its own; exchanging tensors costs time, so only if needed."""
+        if not tensors:
+            return self._module(*arguments, **keywords)
+        return torch.func.functional_call(self._module, tensors, arguments, keywords)
+
+    def _replaced(self) -> Tensors:
+        """Return the source tensors that are no longer the module's."""
+        return {name: tensor for name, tensor in self.state.items() if tensor is not self._given.get(name)}
 
     def _fits(self, logits: Tensor, features: Tensor) -> bool:
         """Whether the last linear layer gives the logits; if not, the model has no features.

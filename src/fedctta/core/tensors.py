@@ -30,6 +30,20 @@ def choose(condition: Tensor, new: Tensors, old: Tensors) -> Tensors:
     return {name: torch.where(condition, tensor, old[name]) for name, tensor in new.items()}
 
 
+def is_lone(tensor: Tensor) -> bool:
+    """Whether a tensor is one client's, on a CPU: its values can be asked for at no cost.
+
+    Inside vmap it is that of several clients, which may differ, and to ask a GPU is to wait for it: compute both ways
+    there, and choose with `torch.where`.
+    """
+    return not (tensor.is_cuda or torch._C._functorch.is_batchedtensor(tensor))
+
+
+def may_hold(condition: Tensor) -> bool:
+    """Whether a condition holds, or may hold, for all we can ask: if not, leave out what depends on it."""
+    return not is_lone(condition) or bool(condition)
+
+
 def towards(old: Tensors, new: Tensors, share: float) -> Tensors:
     """Return (1 - share) old + share new, for the names of `old`: an exponential moving average."""
     return {name: torch.lerp(tensor, new[name], share) for name, tensor in old.items()}
