@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
 Guarded = Literal["off", "reset", "freeze"]
-Lie = Literal["sign", "scale", "random"]
+Lie = Literal["sign", "scale", "random", "statistics"]
 Lift = Literal["auto", "graph", "vmap", "loop"]
 Order = Literal["shuffled", "bursts"]
 Precision = Literal["float32", "tf32", "bf16"]
@@ -98,6 +98,9 @@ class Keys:
     )
     liars: int = field(default=0, metadata=_about("Clients that lie to the server.", least=0))
     lie: Lie = field(default="sign", metadata=_about("What liars upload."))
+    lie_until: int | None = field(
+        default=None, metadata=_about("First round in which liars tell the truth; none: never.", least=1)
+    )
     noise: float | None = field(
         default=None, metadata=_about("Deviation of the noise on uploads, in sensitivities of an upload.", least=0)
     )

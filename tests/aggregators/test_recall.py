@@ -123,6 +123,50 @@ def test_domains_on_too_few_images_stay_at_home(federation):
     assert images(bold).sum() > 0
 
 
+def spoil(signals, spoilt):
+    """Let device 0 send something else."""
+    return {name: torch.cat([spoilt(name, signal[:1]), signal[1:]]) for name, signal in signals.items()}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        lambda name, signal: -signal if name == "part" else signal,
+        lambda name, signal: 100 * signal if name == "part" else signal,
+        lambda name, signal: signal * torch.nan if name == "part" else signal,
+        lambda name, signal: torch.full_like(signal, -7) if name == "changed" else signal,
+    ],
+)
+def test_what_cannot_be_true_is_refused_and_counted(federation, spoilt):
+    aggregator, server = federation.aggregator, federation.server
+    state, _ = play(replace(federation, interval=99), 2)
+    signals = by_loop(partial(aggregator.signal, federation.network))(state.clients, batches(1)[0])
+    everybody = torch.ones(DEVICES, dtype=torch.bool)
+    _, memory = aggregator.collaborate(server, Uploads({}, signals, everybody), {})
+    uploads = Uploads({}, spoil(signals, spoilt), everybody)
+    w, after = aggregator.collaborate(server, uploads, memory)
+    assert after["refused"].tolist() == [1, 0, 0]
+    assert w.isfinite().all()
+    for name in ("rows", "device", "version"):  # what it said before stays
+        assert torch.equal(after[name], memory[name])
+    sent, _ = aggregator.step(server, uploads, {}, everybody, after)
+    assert sent["book"].isfinite().all()
+
+
+def test_what_a_device_said_is_withdrawn_from_the_memory(federation):
+    aggregator, server = federation.aggregator, federation.server
+    state, _ = play(replace(federation, interval=99), 2)
+    signals = by_loop(partial(aggregator.signal, federation.network))(state.clients, batches(1)[0])
+    everybody = torch.ones(DEVICES, dtype=torch.bool)
+    without = Uploads({}, signals, torch.tensor([True, True, False]))
+    _, all_three = aggregator.collaborate(server, Uploads({}, signals, everybody), {})
+    _, two = aggregator.collaborate(server, without, {})
+    nobody = without._replace(active=~everybody)
+    found = [aggregator.step(server, nobody, {}, everybody, m)[0] for m in (aggregator.withdraw(all_three, 2), two)]
+    for name in ("book", "heading"):
+        torch.testing.assert_close(found[0][name], found[1][name])
+
+
 def test_clients_without_a_book_have_nothing_to_add(tiny_network):
     bn = adapters.create("bn")
     clients = stack(bn.init(tiny_network), 2)

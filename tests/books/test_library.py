@@ -13,7 +13,10 @@ from fedctta.books.library import (
     add_up,
     arrange,
     clip_to_median,
+    clip_to_source,
+    confirm,
     find_headings,
+    find_time,
     from_tensors,
     hand_out,
     merge,
@@ -24,7 +27,7 @@ from fedctta.books.library import (
 )
 from fedctta.books.rows import Layout
 
-LAYOUT, RULES, ROOMY = Layout(2), Rules(domains=4, parts=3), Rules(domains=8, parts=8)
+LAYOUT, RULES, ROOMY = Layout(2), Rules(domains=4, parts=3, few=2000), Rules(domains=8, parts=8)
 NOBODY = torch.zeros(0, dtype=torch.int64)
 
 
@@ -133,8 +136,44 @@ def test_a_lie_among_many_is_pulled_to_the_others():
     assert torch.equal(clip_to_median(means[-2:], 2.0), means[-2:])  # two have no majority
 
 
+def test_a_device_has_one_voice_in_a_domain_however_many_names_it_sends():
+    """Four names of one liar against three honest devices: the median is an honest one."""
+    honest = [(device, 50, 1, part(0.0, 100.0, 0.1 * device)) for device in range(3)]
+    lies = [(9, name, 1, part(0.0, 100.0, 8.0)) for name in (11, 12, 13, 14)]
+    rules = Rules(domains=4, parts=8, most=150)
+    shelf = shelve(*honest, *lies, rules=rules)
+    assert len(shelf.name) == 7
+    assert not shelf.domain.any()
+    rows = add_up(shelf, LAYOUT, rules)
+    assert LAYOUT.of(rows, "images")[shelf.device == 9].sum() == pytest.approx(150)
+    means = LAYOUT.of(rows, "moments") / LAYOUT.of(rows, "measured")[:, None]
+    assert means[shelf.device == 9].max() <= 0.1 + 2 * 0.1 + 1e-6
+
+
+def test_moments_far_from_the_source_are_shortened_in_every_domain():
+    moments = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.5, 0.0], [30.0, 40.0]])
+    torch.testing.assert_close(clip_to_source(moments, 2.0), torch.tensor([[1, 0], [0, 2], [0.5, 0], [1.2, 1.6]]))
+    assert torch.equal(clip_to_source(moments[-2:], 2.0), moments[-2:])
+
+
+def test_domains_that_three_devices_know_count_in_full():
+    domain, images = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([100.0, 10, 50, 100, 10])
+    assert confirm(domain, images, Rules(few=20)).tolist() == [1, 1, 1, pytest.approx(0.2), 1]
+
+
+def test_two_devices_cannot_move_the_time():
+    shelf = shelve(
+        *((device, 11, version, part(0.0)) for device, version in enumerate((5, 6, 7, 10**9, 10**9))), rules=ROOMY
+    )
+    assert find_time(shelf) == 7
+    assert find_time(shelve((0, 11, 5, part(0.0)), (1, 11, 8, part(0.0)))) == 8
+    assert find_time(Shelf.empty(LAYOUT.width)) == 0
+    rows = add_up(shelf._replace(time=find_time(shelf)), LAYOUT, ROOMY)
+    assert LAYOUT.of(rows, "images").max() <= 100  # what claims to be of the future does not count more
+
+
 def test_old_parts_fade_and_large_ones_are_capped():
-    rules = Rules(domains=4, half_life=10, most=60)
+    rules = Rules(domains=4, half_life=10, most=60, few=60)
     shelf = arrange(receive(shelve((0, 11, 1, part(0.0))), *letter(1, 11, 11, part(0.0, 50.0)), NOBODY), LAYOUT, rules)
     rows = add_up(shelf, LAYOUT, rules)
     assert LAYOUT.of(rows, "images").tolist() == [pytest.approx(30), 50]

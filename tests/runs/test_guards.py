@@ -48,10 +48,16 @@ def test_honest_clients_pass_the_check_unchanged(run):
     assert same(run(aggregator="fedctta"), run(aggregator="fedctta", robust="check"))
 
 
-@pytest.mark.parametrize("lie", ["sign", "scale", "random"])
+@pytest.mark.parametrize("lie", ["sign", "scale", "random", "statistics"])
 @pytest.mark.parametrize("aggregator", COMMUNICATING)
 def test_every_aggregator_survives_every_lie_with_clipping(aggregator, lie, run):
-    record = run(**method(aggregator), liars=1, lie=lie, robust="clip")
+    way = "none" if aggregators.classes()[aggregator].guarded else "clip"
+    values = {**method(aggregator), "liars": 1, "lie": lie, "robust": way}
+    if lie == "statistics" and aggregator in ("fedbn", "cola"):
+        with pytest.raises(UserError, match=f"lie=statistics has no effect on {aggregator}"):
+            run(**values)
+        return
+    record = run(**values)
     assert np.isfinite(record.entropy).all()
     (liar,) = record.settings["lying"]
     right, seen = (np.delete(counts, liar, 1).sum() for counts in (record.correct, record.seen))
@@ -66,6 +72,24 @@ def test_every_aggregator_that_mixes_takes_every_way(aggregator, way, run):
     else:
         with pytest.raises(UserError, match=f"robust={way} has no effect on {aggregator}"):
             run(**method(aggregator), robust=way)
+
+
+def test_a_server_that_clips_by_itself_says_so(run):
+    for way in ("check", "clip"):
+        with pytest.raises(UserError, match=f"robust={way} has no effect on recall, which .* by itself .recall.clip."):
+            run(**method("recall"), robust=way)
+
+
+def test_liars_may_come_to_their_senses(run):
+    values = {"aggregator": "fedavg", "liars": 1, "lie": "statistics"}
+    honest, always = run(aggregator="fedavg"), run(**values)
+    for_a_while = run(**values, lie_until=2)
+    (liar,) = for_a_while.settings["lying"]
+    assert np.array_equal(for_a_while.entropy[:2], always.entropy[:2])
+    assert np.array_equal(for_a_while.entropy[2:], honest.entropy[2:])  # statistics of one batch leave nothing behind
+    assert for_a_while.collaboration[-1][liar, liar] < 1
+    with pytest.raises(UserError, match="lie_until=2 has no effect without liars"):
+        run(aggregator="fedavg", lie_until=2)
 
 
 def test_ways_work_with_few_neighbours_and_late_uploads(run):
@@ -158,6 +182,7 @@ def test_small_batches_are_not_shared(run):
         ({"clip": -1}, "clip=-1.* must be above 0"),
         ({"trim": 0.5}, "trim=0.5 must be at least 0 and below 0.5"),
         ({"liars": -1}, "liars=-1 must not be negative"),
+        ({"lie_until": 0}, "lie_until=0 must be at least 1"),
         ({"lie": "white"}, "unknown value for lie"),
         ({"noise": -0.1}, "noise=-0.1 must not be negative"),
         ({"epsilon": 0}, "epsilon=0.* must be at least 1e-06"),

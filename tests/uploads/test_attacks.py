@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fedctta.aggregators import Uploads
+from fedctta.books.rows import Layout
 from fedctta.errors import UserError
-from fedctta.uploads.attacks import Liars, choose_liars
+from fedctta.uploads.attacks import Liars, choose_liars, has_effect
 
 SOURCE = {"bn.running_mean": torch.tensor([1.0, 2.0]), "bn.running_var": torch.tensor([1.0, 1.0])}
 
@@ -57,10 +58,40 @@ def test_a_scale_is_a_hundred():
     assert told.signals["signal"][1] == 200
 
 
-@pytest.mark.parametrize("lie", ["sign", "scale", "random"])
-def test_whole_numbers_stay_whole(lie):
-    counts = uploads()._replace(signals={"count": torch.tensor([1, 2, 3])})
-    assert Liars((1,), lie).tamper(counts, SOURCE, 0).signals["count"].dtype == torch.int64
+@pytest.mark.parametrize("lie", ["sign", "scale", "random", "statistics"])
+def test_whole_numbers_name_things_and_stay_true(lie):
+    counts = uploads()._replace(signals={"name": torch.tensor([1, 2, 3])})
+    assert torch.equal(Liars((1,), lie).tamper(counts, SOURCE, 0).signals["name"], counts.signals["name"])
+
+
+def test_shifted_statistics_come_with_honest_looks():
+    source = SOURCE | {"bn.running_var": torch.tensor([4.0, 1.0]), "bn.weight": torch.ones(2)}
+    true = uploads()
+    true.own["bn.weight"] = torch.ones(3, 2)
+    told = Liars((1,), "statistics").tamper(true, source, 0)
+    torch.testing.assert_close(told.own["bn.running_mean"][1], torch.tensor([14.0, 6.0]), rtol=1e-5, atol=1e-4)
+    assert torch.equal(told.own["bn.running_mean"][[0, 2]], true.own["bn.running_mean"][[0, 2]])
+    for name in ("bn.running_var", "bn.weight"):
+        assert torch.equal(told.own[name], true.own[name])
+    assert torch.equal(told.signals["signal"], true.signals["signal"])
+
+
+def test_of_a_book_only_parts_are_lied_about():
+    rows = torch.rand(3, 2, Layout(2).width)
+    signals = {"part": rows, "belief": torch.rand(3, 3), "name": torch.ones(3, 2, dtype=torch.int64)}
+    told = Liars((1,), "random").tamper(Uploads({}, signals, torch.ones(3, dtype=torch.bool)), {}, 0).signals
+    assert torch.equal(told["part"][[0, 2]], rows[[0, 2]])
+    assert not torch.equal(told["part"][1], rows[1])
+    assert torch.equal(told["belief"], signals["belief"])
+
+
+def test_lies_that_change_nothing_are_known():
+    part, signal = {"part": torch.zeros(2, 3)}, {"signal": torch.zeros(2)}
+    assert has_effect("statistics", {}, part)
+    assert has_effect("statistics", SOURCE, {})
+    assert not has_effect("statistics", {"fc.weight": torch.zeros(1)}, signal)
+    assert has_effect("sign", {}, signal)
+    assert not has_effect("sign", {}, {"name": torch.ones(2, dtype=torch.int64)})
 
 
 def test_random_lies_differ_by_round_and_tensor_and_can_be_repeated():

@@ -72,6 +72,7 @@ class Aggregator:
     communicates: ClassVar[bool] = True  # False: nothing is sent, W is the identity
     cumulative: ClassVar[bool] = False  # True: an upload contains all that its client sent before
     upper_bound: ClassVar[bool] = False  # True: gets the true domains; for comparison, not a method
+    guarded: ClassVar[str] = ""  # the parameter with which it clips uploads by itself; without one, `robust` does
     partner: ClassVar[str] = ""  # the only adapter whose clients have what it collects; without one, any
 
     def require_partner(self, adapter: str) -> None:

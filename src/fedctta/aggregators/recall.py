@@ -2,7 +2,8 @@
 
 A device (adapter `recall`) uploads all it has seen, by domain; the server keeps the parts of every device and domain
 apart, finds out which are of one domain, and sends every device the sums of all others (`books.library`). Nobody waits:
-what a device receives counts from its next batch on. W_ij is how much of what device i predicts with comes from device
+what a device receives counts from its next batch on. Uploads that cannot be true are refused, and `refused`[N] counts
+them (`books.plausibility`). W_ij is how much of what device i predicts with comes from device
 j, by images and by the belief of i in domains.
 """
 
@@ -21,12 +22,15 @@ from fedctta.books.library import (
     add_up,
     arrange,
     find_headings,
+    find_time,
     from_tensors,
     hand_out,
     receive,
     sum_domains,
     to_tensors,
+    withdraw,
 )
+from fedctta.books.plausibility import find_honest
 from fedctta.books.recognition import TINY, Recogniser
 from fedctta.books.rows import Layout, layout_of
 from fedctta.core.clients import Client
@@ -34,7 +38,14 @@ from fedctta.core.network import Network, Tensors
 from fedctta.registry import check_limits
 
 LIMITS = {
-    **{"domains": (1, None), "parts": (1, None), "clip": (0, None), "most": (1, None), "half_life": (1, None)},
+    **{
+        "domains": (1, None),
+        "parts": (1, None),
+        "clip": (0, None),
+        "most": (1, None),
+        "few": (0, None),
+        "half_life": (1, None),
+    },
     **{"hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "min_images": (1, None)},
 }
 HANDED = ("book", "heading", "place", "asked", "received")
@@ -47,11 +58,13 @@ class Recall(Aggregator):
     name: ClassVar[str] = "recall"
     title: ClassVar[str] = "Recall"
     cumulative: ClassVar[bool] = True
+    guarded: ClassVar[str] = "clip"
     partner: ClassVar[str] = "recall"
     domains: int = 32
     parts: int = 64
     clip: float = 2.0
     most: float = 2_000.0
+    few: float = 30.0
     half_life: float = 20_000.0
     hazard: float = 0.1
     tolerance: float = 0.01
@@ -65,7 +78,7 @@ class Recall(Aggregator):
     def rules(self) -> Rules:
         """How parts are kept and added up."""
         recogniser = Recogniser(self.hazard, self.tolerance, self.strange)
-        return Rules(self.domains, self.parts, self.clip, self.most, self.half_life, recogniser)
+        return Rules(self.domains, self.parts, self.clip, self.most, self.few, self.half_life, recogniser)
 
     def mixes(self, measured: bool) -> bool:
         """Clients receive what the server remembers."""
@@ -99,13 +112,26 @@ class Recall(Aggregator):
         part, name, changed = (uploads.signals[key] for key in ("part", "name", "changed"))
         layout = layout_of(server.network, part.shape[-1])
         shelf = from_tensors(memory) if "rows" in memory else Shelf.empty(part.shape[-1], part.device)
-        sent = ((name != 0) & uploads.active[:, None] & (part[..., 0] > 0)).nonzero()
+        name = torch.where(layout.of(part, "images") == 0, 0, name)
+        possible = find_honest(layout, part, name, changed)
+        heard = uploads.active & possible
+        sent = ((name != 0) & heard[:, None]).nonzero()
         who, slot = sent[:, 0], sent[:, 1]
-        present = uploads.active.nonzero().squeeze(1)
+        present = heard.nonzero().squeeze(1)
         shelf = receive(shelf, who, name[who, slot], changed[who, slot], part[who, slot], present)
         if bool((shelf.domain < 0).any()):
             shelf = arrange(shelf, layout, self.rules)
-        return self._weigh(shelf, layout, uploads), to_tensors(shelf)
+        shelf = shelf._replace(time=find_time(shelf))
+        refused = memory.get("refused", torch.zeros_like(uploads.active, dtype=torch.int64))
+        refused = refused + (uploads.active & ~possible)
+        return self._weigh(shelf, layout, uploads), to_tensors(shelf) | {"refused": refused}
+
+    def withdraw(self, memory: Tensors, device: int) -> Tensors:
+        """Return the memory without anything that a device has sent, as if it had never been there."""
+        if "rows" not in memory:
+            return memory
+        shelf = withdraw(from_tensors(memory), device)
+        return memory | to_tensors(arrange(shelf, layout_of(shelf.rows), self.rules))
 
     def _weigh(self, shelf: Shelf, layout: Layout, uploads: Uploads) -> Tensor:
         """Return W[N, N]."""

@@ -13,7 +13,10 @@ What a device is handed is, for every domain, the sum over the parts p of all ot
     r_k = sum_p f_p n_p m_p,    m_p = the part's means,  n_p = min(images, most),  f_p = 2^(-age / half life)
 
 in which every group of means (looks, moments, ...) is first pulled to the domain's median, number by number, if it is
-farther from it than `clip` times the median distance. So a few lies among many parts change little.
+farther from it than `clip` times the median distance. So a few lies among many parts change little. A domain of which
+one or two devices tell has no majority. There moments are at most `clip` times as long as the median of all domains',
+and count no more than `few` images. All parts of a device in a domain are one voice, and two devices that claim to live
+in the future do not make all others' parts old (`find_time`).
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ class Rules:
     parts: int = 64
     clip: float = 2.0
     most: float = 2_000.0
+    few: float = 30.0
     half_life: float = 20_000.0
     recogniser: Recogniser = field(default_factory=Recogniser)
 
@@ -170,6 +174,15 @@ def _limit(shelf: Shelf, rules: Rules) -> Shelf:
     return shelf._replace(domain=torch.unique(shelf.domain, return_inverse=True)[1])
 
 
+def find_time(shelf: Shelf) -> Tensor:
+    """Return the time of the third device from the latest, or the latest if there are fewer: two cannot move it."""
+    if not len(shelf.device):
+        return shelf.time
+    who, which = torch.unique(shelf.device, return_inverse=True)
+    latest = shelf.version.new_zeros(len(who)).scatter_reduce(0, which, shelf.version, "amax")
+    return latest.sort(descending=True).values[MAJORITY - 1 if len(who) >= MAJORITY else 0]
+
+
 def usual_spread(layout: Layout, totals: Tensor) -> Tensor:
     """Return the variance[10] of looks within a domain: the median over all that rest on some images."""
     looks = Looks.read(layout, totals)
@@ -181,22 +194,53 @@ def usual_spread(layout: Layout, totals: Tensor) -> Tensor:
 
 
 def add_up(shelf: Shelf, layout: Layout, rules: Rules) -> Tensor:
-    """Return what every part counts, as rows[P, S]: clipped to its domain, capped, and faded to the shelf's time."""
-    fade = torch.exp2(-(shelf.time - shelf.version) / rules.half_life)
+    """Return what every part counts, as rows[P, S]: clipped to its domain, capped, and faded to the shelf's time.
+
+    Parts of one domain from one device are one voice: they count together what one part would, with their mean.
+    """
+    pairs, voice = torch.unique(torch.stack([shelf.domain, shelf.device]), dim=1, return_inverse=True)
+    voices = shelf.rows.new_zeros(pairs.shape[1], layout.width).index_add(0, voice, shelf.rows)
+    fade = torch.exp2(-(shelf.time - shelf.version).clamp_min(0) / rules.half_life)
     images = layout.of(shelf.rows, "images")
-    capped = fade * (rules.most / images.clamp_min(TINY)).clamp_max(1)
+    together = layout.of(voices, "images")[voice]
+    capped = (rules.most / together.clamp_min(TINY)).clamp_max(1)
     result = torch.zeros_like(shelf.rows)
     for count, groups in GROUPS.items():
         over = layout.of(shelf.rows, count).clamp(min=0).minimum(images)  # nobody measures more than it sees
-        layout.of(result, count).copy_(capped * over)
+        total = together.new_zeros(len(voices)).index_add(0, voice, over)
+        counts = capped
+        if count != "images":  # looks only tell which domain it is
+            counts = capped.minimum(confirm(pairs[0], total, rules)[voice])
+        weight = fade * counts * over
+        layout.of(result, count).copy_(weight)
         for group in groups:
             columns = layout.parts[group]
-            means = shelf.rows[:, columns] / over.clamp_min(TINY)[:, None]
-            for k in range(int(shelf.domain.max()) + 1 if len(shelf.domain) else 0):
-                here = ((shelf.domain == k) & (over > 0)).nonzero().squeeze(1)
+            means = voices[:, columns] / total.clamp_min(TINY)[:, None]
+            if group == "moments":
+                means[total > 0] = clip_to_source(means[total > 0], rules.clip)
+            for k in pairs[0].unique():
+                here = ((pairs[0] == k) & (total > 0)).nonzero().squeeze(1)
                 means[here] = clip_to_median(means[here], rules.clip)
-            result[:, columns] = (capped * over)[:, None] * means
+            result[:, columns] = weight[:, None] * means[voice]
     return result
+
+
+def confirm(domain: Tensor, count: Tensor, rules: Rules) -> Tensor:
+    """Return what voices[V] with so many images count: of a domain with fewer than three, each at most `few` images.
+
+    Fewer than three voices have no majority. Then a device soon relies on its own images more than on theirs.
+    """
+    heard = count.new_zeros(int(domain.max()) + 1 if len(domain) else 0).index_add(0, domain, (count > 0).to(count))
+    return torch.where(heard[domain] < MAJORITY, (rules.few / count.clamp_min(TINY)).clamp_max(1), 1)
+
+
+def clip_to_source(moments: Tensor, clip: float) -> Tensor:
+    """Shorten rows of moments[V, D] to `clip` median lengths, of all domains: zeros are the source's."""
+    if len(moments) < MAJORITY:
+        return moments
+    length = moments.norm(dim=1, keepdim=True)
+    shortened: Tensor = moments * (clip * length.median() / length.clamp_min(TINY)).clamp_max(1)
+    return shortened
 
 
 def clip_to_median(means: Tensor, clip: float) -> Tensor:

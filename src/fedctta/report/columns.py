@@ -20,7 +20,7 @@ _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alo
 _SURROUNDINGS = (
     *("severity", "domains", "model", "weights", "clients", "batch", "slots", "samples", "order", "precision"),
     *("predict", "check", "guard", "stragglers", "delay", "stale", "decay"),
-    *("robust", "cap", "clip", "trim", "liars", "lie", "noise", "epsilon", "delta", "min_batch"),
+    *("robust", "cap", "clip", "trim", "liars", "lie", "lie_until", "noise", "epsilon", "delta", "min_batch"),
 )
 _OF_ADAPTING = {"adapter", *_SURROUNDINGS[_SURROUNDINGS.index("predict") :]}  # nothing to a run without adaptation
 

@@ -12,7 +12,7 @@ from fedctta.core.network import Network
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError, either
 from fedctta.runs.settings import Experiment
-from fedctta.uploads.attacks import Liars, choose_liars
+from fedctta.uploads.attacks import Liars, choose_liars, has_effect
 from fedctta.uploads.privacy import Noise, noise_for
 from fedctta.uploads.robust import Robust
 from fedctta.uploads.stages import Stage
@@ -29,7 +29,10 @@ def guard(federation: Federation, experiment: Experiment) -> Federation:
     liars: tuple[Stage, ...] = ()
     if experiment.liars:
         who = choose_liars(federation.server.clients, experiment.liars, experiment.seed)
-        liars = (Liars(who, experiment.lie, experiment.seed),)
+        liars = (Liars(who, experiment.lie, experiment.seed, experiment.lie_until),)
+        check_lie(experiment, federation)
+    elif experiment.lie_until is not None:
+        raise UserError(f"lie_until={experiment.lie_until} has no effect without liars: say liars=2, or leave it out")
     if (experiment.noise, experiment.epsilon) != (None, None) and federation.aggregator.communicates:
         noise = (choose_noise(experiment, federation),)
     if not liars and not noise and robust.way == "none":
@@ -38,6 +41,18 @@ def guard(federation: Federation, experiment: Experiment) -> Federation:
         raise UserError("lift=graph cannot replay rounds with robust, liars or noise: use lift=auto")
     stages = (*noise, *liars, *federation.stages)
     return replace(federation, graphs="never", stages=stages, robust=robust)
+
+
+def check_lie(experiment: Experiment, federation: Federation) -> None:
+    """Refuse a lie that would change nothing that is uploaded."""
+    network, adapter, aggregator = federation.network, federation.adapter, federation.aggregator
+    client = adapter.init(network)
+    signals = signals_of(network, client, aggregator, federation.server.shape)
+    if aggregator.communicates and not has_effect(experiment.lie, aggregator.shares(network, client.own), signals):
+        raise UserError(
+            f"lie={experiment.lie} has no effect on {aggregator.name} with adapter={adapter.name}, whose clients send"
+            " nothing that it changes: use another lie"
+        )
 
 
 def describe_guards(federation: Federation, experiment: Experiment, rounds: int) -> dict[str, Any]:

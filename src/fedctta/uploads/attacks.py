@@ -2,12 +2,17 @@
 
 What a liar uploads instead of its tensor theta, and instead of a signal s, with theta_0 the source model:
 
-    sign      2 theta_0 - theta (every change mirrored; variances stop at zero)       -s
-    scale     100 theta                                                              100 s
-    random    standard normal numbers, new in every round (|.| for variances)        the same
+    sign          2 theta_0 - theta (every change mirrored; variances stop at zero)       -s
+    scale         100 theta                                                              100 s
+    random        standard normal numbers, new in every round (|.| for variances)        the same
+    statistics    means of BatchNorm layers + 5 source deviations; the rest is true      s
+
+Signals of whole numbers, which name things and count, stay true. Of a book of domains, moments are lied about and looks
+are true (`books.lies`): whoever lies about its looks is alone in a domain that nobody else is in.
 
 A liar predicts with its true model and receives nothing from the server. It is left out of the comparison, which uses
-the accuracy of the honest clients (`accuracy_honest` in the results).
+the accuracy of the honest clients (`accuracy_honest` in the results). From round `until` on it tells the truth, and
+receives.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Server, Uploads
+from fedctta.books.lies import SCALE, SHIFT, tell_lie
 from fedctta.core.network import Tensors
 from fedctta.core.randomness import fork, keys, normal
 from fedctta.core.tensors import choose_rows
@@ -26,7 +32,8 @@ from fedctta.errors import UserError
 from fedctta.keys import Lie
 from fedctta.uploads.stages import Transit
 
-SCALE = 100.0
+PARTS = "part"  # the signal that holds what a device knows of its domains
+SMALLEST = 1e-5  # added to the source's variance, as layers do
 PURPOSE = 0x11A5  # keeps this chance apart from all other of the same seed
 
 
@@ -45,6 +52,7 @@ class Liars:
     who: tuple[int, ...]
     lie: Lie = "sign"
     seed: int = 0
+    until: int | None = None  # the first round in which all tell the truth
 
     def mask(self, like: Tensor) -> Tensor:
         """Return the liars as a mask[N]."""
@@ -54,6 +62,8 @@ class Liars:
 
     def handle(self, server: Server, transit: Transit) -> Transit:
         """Replace the liars' uploads. They do not receive, so that what counts is the effect on the others."""
+        if self.until is not None and transit.t >= self.until:
+            return transit
         uploads = self.tamper(transit.uploads, server.network.state, transit.t)
         return transit._replace(uploads=uploads, receive=transit.receive & ~self.mask(transit.receive))
 
@@ -62,22 +72,44 @@ class Liars:
         who = self.mask(uploads.active)
         key = fork(fork(keys(self.seed, 1, uploads.active.device)[0], PURPOSE), t)
         own = {
-            name: choose_rows(who, self._about(tensor, source[name], name, fork(key, k)), tensor)
+            name: choose_rows(who, self._about(tensor, source, name, fork(key, k)), tensor)
             for k, (name, tensor) in enumerate(sorted(uploads.own.items()))
         }
         signals = {
-            name: choose_rows(who, self._about(tensor, None, name, fork(key, len(own) + k)), tensor)
+            name: choose_rows(who, self._say(tensor, name, PARTS in uploads.signals, fork(key, len(own) + k)), tensor)
             for k, (name, tensor) in enumerate(sorted(uploads.signals.items()))
         }
         order = {name: own[name] for name in uploads.own}  # sums over tensors round by their order
         return uploads._replace(own=order, signals=signals, trust=uploads.active.float())
 
-    def _about(self, true: Tensor, source: Tensor | None, name: str, key: Tensor) -> Tensor:
-        variance = name.endswith("running_var")
+    def _about(self, true: Tensor, source: Tensors, name: str, key: Tensor) -> Tensor:
+        """Return what is said of a tensor of the model."""
+        if self.lie == "statistics":
+            if not name.endswith("running_mean"):
+                return true
+            return true + SHIFT * (source[name.removesuffix("mean") + "var"] + SMALLEST).sqrt()
+        if self.lie == "sign":
+            mirrored = 2 * source[name] - true
+            return mirrored.clamp_min(0) if name.endswith("running_var") else mirrored
+        return self._spoil(true, name, key)
+
+    def _say(self, true: Tensor, name: str, book: bool, key: Tensor) -> Tensor:
+        """Return what is said instead of a signal."""
+        if book:
+            return tell_lie(self.lie, true, key) if name == PARTS else true
+        if self.lie == "statistics" or not true.is_floating_point():
+            return true
+        return -true if self.lie == "sign" else self._spoil(true, name, key)
+
+    def _spoil(self, true: Tensor, name: str, key: Tensor) -> Tensor:
         if self.lie == "scale":
-            return (SCALE * true).to(true.dtype)
-        if self.lie == "random":
-            drawn = normal(key, true.shape).to(true.dtype)
-            return drawn.abs() if variance else drawn
-        mirrored = -true if source is None else 2 * source - true
-        return mirrored.clamp_min(0) if variance else mirrored
+            return SCALE * true
+        drawn = normal(key, true.shape).to(true.dtype)
+        return drawn.abs() if name.endswith("running_var") else drawn
+
+
+def has_effect(lie: Lie, own: Tensors, signals: Tensors) -> bool:
+    """Whether a lie changes uploads with these tensors and signals."""
+    if lie == "statistics":
+        return PARTS in signals or any(name.endswith("running_mean") for name in own)
+    return bool(own) or any(signal.is_floating_point() for signal in signals.values())

@@ -55,6 +55,11 @@ class Robust:
 
     def check(self, aggregator: Aggregator, measured: bool) -> None:
         """Refuse a way that would have no effect on this aggregator; `measured`: see `Adapter.measures`."""
+        if self.way != "none" and aggregator.guarded:
+            raise UserError(
+                f"robust={self.way} has no effect on {aggregator.name}, which refuses and clips uploads by itself"
+                f" ({aggregator.name}.{aggregator.guarded}): leave robust out"
+            )
         if self.way in ("cap", "median", "trimmed") and not aggregator.mixes(measured):
             raise UserError(
                 f"robust={self.way} has no effect on {aggregator.name}, whose server sends what it remembers and not a"

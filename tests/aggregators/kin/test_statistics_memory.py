@@ -55,6 +55,16 @@ def test_a_place_that_was_taken_forgets_its_statistics(replaced):
     assert (after["moments"].tolist() == [[-1, 2]]) == replaced
 
 
+def test_parts_kept_apart_add_up_to_the_same_without_lies():
+    uploads = upload([4.0, 8.0, 90.0], [1.0, 3.0, 9.0], [1.0, 1.0, 0.0])
+    plain, apart = (
+        remember(SOURCE, uploads, torch.ones(3, 1), torch.tensor([True]), {"weight": torch.zeros(1)}, 500.0, clip)
+        for clip in (0.0, 9.0)
+    )
+    torch.testing.assert_close(apart["moments"], plain["moments"], rtol=1e-4, atol=1e-4)
+    assert torch.equal(apart["batches"], plain["batches"])
+
+
 def test_a_batch_of_no_numbers_is_not_remembered():
     memory = {"weight": torch.zeros(1)}
     uploads = upload([4.0, torch.nan], [1.0, torch.inf], [1.0, 1.0])

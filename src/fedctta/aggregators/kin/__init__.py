@@ -22,7 +22,11 @@ Where its kin see other classes, a client should keep what it has learnt about i
 of its images and one of its kin's have the same class than two of its own images; 0 means no difference, 1 is the
 largest (`partiality`, over the last 50 rounds; for it, clients that learn send one number more than there are classes).
 
-Memory: N (K + 4) numbers of beliefs and comparisons, and K models of statistics. The server asks for no labels,
+With `clip` above 0, what single clients say of a domain is kept apart and clipped before it is added up (`parts`), so
+that a few lies do not spoil what is remembered.
+
+Memory: N (K + 4) numbers of beliefs and comparisons, and K models of statistics (8 K
+more with `clip`). The server asks for no labels,
 features or images.
 """
 
@@ -63,6 +67,7 @@ class Kin(Aggregator):
     pace: float = 0.4
     skew: float = 0.2
     pull: float = 0.002
+    clip: float = 0.0
 
     def __post_init__(self) -> None:
         if self.domains < 1:
@@ -74,7 +79,7 @@ class Kin(Aggregator):
                 raise UserError(f"kin.{name}={getattr(self, name)} must lie between 0 and 1")
         if not self.skew > 0:
             raise UserError(f"kin.skew={self.skew} must be above 0")
-        for name, least in (("tolerance", 0), ("strange", 1), ("horizon", 1)):
+        for name, least in (("clip", 0), ("tolerance", 0), ("strange", 1), ("horizon", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"kin.{name}={getattr(self, name)} must be at least {least}")
 
@@ -127,7 +132,7 @@ class Kin(Aggregator):
         memory["look"] = blend_rows(memory["look"], kept, part, said.look)
         memory["spread"] = blend_rows(memory["spread"], kept, part, said.spread)
         if "fresh" in uploads.signals:
-            memory |= remember(server.network.state, uploads, heed, replaced, memory, self.horizon)
+            memory |= remember(server.network.state, uploads, heed, replaced, memory, self.horizon, self.clip)
         if all(map(is_statistic, uploads.own)):
             return kin, memory
         memory |= remember_excess(kin, uploads, memory)

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from fedctta.aggregators import Uploads
 from fedctta.aggregators.kin.belief import TINY
+from fedctta.aggregators.kin.parts import remember_parts
 from fedctta.core.network import Tensors
 
 FADE = 0.999
+SMALLEST = 1e-5  # added to the source's variance: a channel that was always zero has no scale
 
 
 def grow(weight: Tensor, heed: Tensor, horizon: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,9 +41,13 @@ def blend_rows(old: Tensor, kept: Tensor, part: Tensor, rows: Tensor) -> Tensor:
 
 
 def remember(
-    source: Tensors, uploads: Uploads, heed: Tensor, replaced: Tensor, memory: Tensors, horizon: float
+    source: Tensors, uploads: Uploads, heed: Tensor, replaced: Tensor, memory: Tensors, horizon: float, clip: float = 0
 ) -> Tensors:
-    """Return the statistics of all domains with this round's batches in them; of the `replaced`[K] nothing older."""
+    """Return the statistics of all domains with this round's batches in them; of the `replaced`[K] nothing older.
+
+    With `clip`, those of single clients are kept apart (`parts`), with squares less the source's variance: 0 is the
+    source.
+    """
     names = find_means(uploads.own)
     centre = torch.cat([source[name] for name in names])
     rows = join(uploads.own, names + name_variances(names))  # of client i: d, then var + d^2
@@ -51,8 +57,14 @@ def remember(
     rows.nan_to_num_(0, 0, 0)  # what is not new weighs nothing, and nothing times a number is nothing
     if "batches" not in memory:
         nothing = rows.new_zeros(heed.shape[1], rows.shape[1])
-        memory = {"batches": torch.zeros_like(memory["weight"]), "moments": nothing}
+        memory = memory | {"batches": torch.zeros_like(memory["weight"]), "moments": nothing}
     batches, part, kept = grow(torch.where(replaced, 0, memory["batches"]), heed * new, horizon)
+    if clip:
+        variance = torch.cat([source[name] for name in name_variances(names)])
+        nought = torch.cat([torch.zeros_like(variance), variance])
+        scale = torch.cat([(variance + SMALLEST).sqrt(), variance + SMALLEST])
+        apart = remember_parts(rows - nought, heed * new, replaced, scale, memory, clip, horizon)
+        return apart | {"batches": batches, "moments": apart["moments"] + nought}
     return {"batches": batches, "moments": blend_rows(memory["moments"], kept, part, rows)}
 
 

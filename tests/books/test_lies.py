@@ -1,0 +1,58 @@
+"""What a lying device says of its domains."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+
+from fedctta.books.lies import tell_lie
+from fedctta.books.plausibility import find_possible
+from fedctta.books.rows import BINS, WEIGHTS, Layout
+from fedctta.core.randomness import keys
+from fedctta.keys import Lie
+
+LAYOUT, KEY = Layout(3), keys(0, 1)[0]
+
+
+def row():
+    """Twenty images, ten of them measured: z = 0.5 and a variance of 1.5 source variances."""
+    classes = torch.zeros(len(WEIGHTS), BINS)
+    classes[:, 0] = 4.0
+    return LAYOUT.row(
+        classes,
+        images=torch.tensor(20.0),
+        look=torch.full((10,), 10.0),
+        square=torch.full((10,), 25.0),
+        scored=torch.tensor(4.0),
+        entropy=torch.arange(5.0),
+        classes=classes,
+        measured=torch.tensor(10.0),
+        moments=10 * torch.tensor([0.5] * 3 + [0.75] * 3),
+    )[None]
+
+
+def means(rows):
+    return (LAYOUT.of(rows, "moments") / LAYOUT.of(rows, "measured")[:, None])[0]
+
+
+@pytest.mark.parametrize("lie", get_args(Lie))
+def test_looks_and_counts_are_true_and_moments_are_not(lie):
+    told = tell_lie(lie, row(), KEY)
+    for name in ("images", "look", "square", "scored", "measured"):
+        assert torch.equal(LAYOUT.of(told, name), LAYOUT.of(row(), name))
+    assert not torch.equal(means(told), means(row()))
+    assert find_possible(LAYOUT, told).item() == (lie != "scale")  # which is refused; the others could be true
+
+
+def test_every_lie_is_what_it_says():
+    torch.testing.assert_close(means(tell_lie("sign", row(), KEY)), torch.tensor([-0.5] * 3 + [-0.25] * 3))
+    torch.testing.assert_close(means(tell_lie("scale", row(), KEY)), torch.tensor([50.0] * 3 + [75.0] * 3))
+    shifted = torch.tensor([5.5] * 3 + [1.5 + 5.5**2 - 1] * 3)
+    torch.testing.assert_close(means(tell_lie("statistics", row(), KEY)), shifted)
+    assert LAYOUT.of(tell_lie("sign", row(), KEY), "entropy").tolist() == [[4, 3, 2, 1, 0]]
+
+
+def test_of_nothing_nothing_is_said():
+    assert not tell_lie("random", torch.zeros(2, LAYOUT.width), KEY).any()

@@ -1,0 +1,72 @@
+"""Parts that cannot be true."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedctta.books.plausibility import find_honest, find_possible
+from fedctta.books.rows import BINS, WEIGHTS, Layout
+
+LAYOUT = Layout(2)
+
+
+def row(**changed):
+    """A part of twenty images that can be true, with some sums changed."""
+    true = {
+        "images": torch.tensor([20.0]),
+        "look": torch.full((10,), 10.0),
+        "square": torch.full((10,), 25.0),
+        "scored": torch.tensor([16.0]),
+        "entropy": torch.ones(len(WEIGHTS)),
+        "classes": torch.ones(len(WEIGHTS), BINS),
+        "measured": torch.tensor([10.0]),
+        "moments": torch.tensor([5.0, -5.0, 2.0, 2.0]),
+    }
+    return LAYOUT.row(torch.zeros(1), **(true | changed))
+
+
+def test_what_can_be_true_passes():
+    assert find_possible(LAYOUT, torch.stack([row(), 1e3 * row(), torch.zeros(LAYOUT.width)])).all()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"look": torch.full((10,), torch.nan)},
+        {"moments": torch.tensor([torch.inf, 0, 0, 0])},
+        {"images": torch.tensor([-20.0])},
+        {"images": torch.tensor([5.0])},  # fewer than measured
+        {"scored": torch.tensor([-1.0])},
+        {"measured": torch.tensor([21.0])},
+        {"square": torch.full((10,), 1.0)},
+        {"entropy": torch.tensor([-1.0, 1, 1, 1, 1])},
+        {"classes": -torch.ones(len(WEIGHTS), BINS)},
+        {"classes": torch.full((len(WEIGHTS), BINS), 9.0)},
+        {"moments": torch.tensor([200.0, 200.0, 4000.0, 4000.0])},
+        {"moments": torch.tensor([5.0, -5.0, -9.0, 2.0])},  # a variance below zero
+        {"moments": torch.tensor([0.0, 0.0, 9e3, 9e3])},
+    ],
+)
+def test_what_cannot_be_true_does_not(changed):
+    assert not find_possible(LAYOUT, row(**changed))
+
+
+def test_a_part_turned_negative_cannot_be_true():
+    assert not find_possible(LAYOUT, -row())
+
+
+def test_nobody_sees_more_than_time_allows_nor_has_two_domains_of_one_name():
+    rows = torch.stack([row(), row()])[None]
+    names, late, soon = torch.tensor([[3, 4]]), torch.tensor([[20, 40]]), torch.tensor([[20, 30]])
+    assert find_honest(LAYOUT, rows, names, late).all()
+    assert not find_honest(LAYOUT, rows, names, soon).any()
+    assert not find_honest(LAYOUT, rows, torch.tensor([[3, 3]]), late).any()
+    assert not find_honest(LAYOUT, rows, names, torch.tensor([[-1, 40]])).any()
+
+
+def test_one_part_that_cannot_be_true_is_enough():
+    rows = torch.stack([torch.stack([row(), -row()]), torch.stack([row(), row()])])
+    times = torch.full((2, 2), 99)
+    assert find_honest(LAYOUT, rows, torch.tensor([[3, 4], [3, 4]]), times).tolist() == [False, True]
+    assert find_honest(LAYOUT, rows, torch.tensor([[3, 0], [3, 4]]), times).tolist() == [True, True]  # not sent
