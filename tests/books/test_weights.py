@@ -36,15 +36,15 @@ def test_the_least_entropy_decides(entropy, weight):
 def test_weights_that_give_all_to_one_class_are_left_out():
     shares = [EVEN, EVEN, EVEN, [0.5, 0.2, 0.2, 0.1], [1.0, 0.0, 0.0, 0.0]]
     row = scored([0.7, 0.6, 0.5, 0.4, 0.0], shares)
-    assert Chooser(most=0.3).choose(LAYOUT, row[None]).item() == 0.75
-    assert Chooser(most=0.2).choose(LAYOUT, row[None]).item() == 0.5
-    assert Chooser(most=1.0).choose(LAYOUT, row[None]).item() == 1.0
+    assert Chooser(collapse=0.3).choose(LAYOUT, row[None]).item() == 0.75
+    assert Chooser(collapse=0.2).choose(LAYOUT, row[None]).item() == 0.5
+    assert Chooser(collapse=1.0).choose(LAYOUT, row[None]).item() == 1.0
 
 
 def test_a_source_that_has_collapsed_itself_is_no_measure():
     shares = [[0.9, 0.1, 0.0, 0.0], EVEN, EVEN, EVEN, [0.1, 0.7, 0.1, 0.1]]
     row = scored([0.7, 0.6, 0.5, 0.4, 0.3], shares)
-    assert Chooser(most=0.3).choose(LAYOUT, row[None]).item() == 1.0  # class 1 gains 0.6, but all get more diverse
+    assert Chooser(collapse=0.3).choose(LAYOUT, row[None]).item() == 1.0  # class 1 gains 0.6, but all get more diverse
 
 
 def test_where_nothing_was_scored_the_first_guess_stays():

@@ -47,7 +47,7 @@ LATELY = 200  # batches over which the usual variance of looks is averaged
 
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
-    **{"start": (0, 1), "tie": (0, None), "most": (0, 1), "measure_from": (0, 1), "review_rate": (0, None)},
+    **{"start": (0, 1), "tie": (0, None), "collapse": (0, 1), "measure_from": (0, 1), "review_rate": (0, None)},
     **{"poor": (0, None), "half_life": (1, None), "lr": (0, None)},
 }
 
@@ -77,7 +77,7 @@ class Recall(Adapter):
     prior: float = 4.0  # images that the source is worth
     start: float = 0.5  # weight of a domain on which nothing was scored
     tie: float = 0.03
-    most: float = 0.3
+    collapse: float = 0.3  # of all predictions: what one class may gain
     measure_from: float = 0.7  # the least weight with which a pass measures a domain
     review_rate: float = 16.0
     poor: float = 50.0  # measured images with which a score counts half
@@ -367,7 +367,7 @@ class Recall(Adapter):
 
     def _mix(self, layout: Layout, private: Tensors, page: Page) -> Tensor:
         """Return the weights a[K] of all domains."""
-        return Chooser(self.start, self.tie, self.most).choose(layout, page.short)
+        return Chooser(self.start, self.tie, self.collapse).choose(layout, page.short)
 
     def _measures(self, private: Tensors, weights: Tensor) -> Tensor:
         """Return 1 if a batch is normalised with the statistics of its domains alone, else 0."""

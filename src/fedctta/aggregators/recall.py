@@ -131,7 +131,7 @@ class Recall(Aggregator):
         if "rows" not in memory:
             return memory
         shelf = withdraw(from_tensors(memory), device)
-        return memory | to_tensors(arrange(shelf, layout_of(shelf.rows), self.rules))
+        return memory | to_tensors(arrange(shelf, Layout(0), self.rules))  # looks stand at the same place in all rows
 
     def _weigh(self, shelf: Shelf, layout: Layout, uploads: Uploads) -> Tensor:
         """Return W[N, N]."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedctta.books.rows import layout_of
+from fedctta.books.rows import Layout
 from fedctta.core.randomness import fork, normal
 from fedctta.keys import Lie
 
@@ -22,9 +22,9 @@ SHIFT = 5.0
 TINY = 1e-6
 
 
-def tell_lie(lie: Lie, rows: Tensor, key: Tensor) -> Tensor:
+def tell_lie(lie: Lie, rows: Tensor, key: Tensor, channels: int) -> Tensor:
     """Return rows[..., S] with a lie instead of their moments; empty rows stay empty."""
-    layout, told = layout_of(rows), rows.clone()
+    layout, told = Layout(channels, rows.shape[-1] - Layout(channels).width), rows.clone()
     count = layout.of(rows, "measured")[..., None]
     z, e = (layout.of(rows, "moments") / count.clamp_min(TINY)).chunk(2, -1)
     var = 1 + e - z.square()

@@ -6,10 +6,10 @@ With H_a the mean entropy of predictions with weight a on the domain's images, a
     a = the largest with H_a <= (1 + tie) H      else: larger weights measure more (see `rows`)
 
 Where a stream has few classes, a blended model may put all images into a wrong class and be certain of it. So weights
-are left out with which some class gains more than `most` of all predictions over the source model, and predictions as a
-whole get less diverse:
+are left out with which some class gains more than `collapse` of all predictions over the source model, and predictions
+as a whole get less diverse:
 
-    max_c (share_a(c) - share_0(c)) > most   and   H(share_a) < H(share_0)       share_0: the source's, a = 0
+    max_c (share_a(c) - share_0(c)) > collapse   and   H(share_a) < H(share_0)       share_0: the source's, a = 0
 
 A model that adapts well to many classes takes from the classes that the source overestimates, and gives a little to
 many; a model that collapses gives all to one.
@@ -33,7 +33,7 @@ class Chooser:
 
     start: float = 0.5
     tie: float = 0.03
-    most: float = 0.3
+    collapse: float = 0.3
 
     def choose(self, layout: Layout, rows: Tensor) -> Tensor:
         """Return a[K] for the domains in rows[K, S]."""
@@ -42,7 +42,7 @@ class Chooser:
         shares = layout.of(rows, "classes") / scored.clamp_min(TINY)[..., None]
         moved = (shares - shares[:, :1]).amax(-1)
         diverse = torch.special.entr(shares).sum(-1)
-        entropy = torch.where((moved > self.most) & (diverse < diverse[:, :1]), torch.inf, entropy)
+        entropy = torch.where((moved > self.collapse) & (diverse < diverse[:, :1]), torch.inf, entropy)
         least = entropy.amin(-1, keepdim=True)
         options = torch.tensor(WEIGHTS, device=rows.device, dtype=rows.dtype)
         largest = torch.where(entropy <= (1 + self.tie) * least, options, 0).amax(-1)

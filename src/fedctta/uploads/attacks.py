@@ -75,8 +75,10 @@ class Liars:
             name: choose_rows(who, self._about(tensor, source, name, fork(key, k)), tensor)
             for k, (name, tensor) in enumerate(sorted(uploads.own.items()))
         }
+        channels = sum(len(tensor) for name, tensor in source.items() if name.endswith("running_mean"))
+        book = channels if PARTS in uploads.signals else None
         signals = {
-            name: choose_rows(who, self._say(tensor, name, PARTS in uploads.signals, fork(key, len(own) + k)), tensor)
+            name: choose_rows(who, self._say(tensor, name, book, fork(key, len(own) + k)), tensor)
             for k, (name, tensor) in enumerate(sorted(uploads.signals.items()))
         }
         order = {name: own[name] for name in uploads.own}  # sums over tensors round by their order
@@ -93,10 +95,10 @@ class Liars:
             return mirrored.clamp_min(0) if name.endswith("running_var") else mirrored
         return self._spoil(true, name, key)
 
-    def _say(self, true: Tensor, name: str, book: bool, key: Tensor) -> Tensor:
-        """Return what is said instead of a signal."""
-        if book:
-            return tell_lie(self.lie, true, key) if name == PARTS else true
+    def _say(self, true: Tensor, name: str, book: int | None, key: Tensor) -> Tensor:
+        """Return what is said instead of a signal; `book`: that is a book, of a model with so many channels."""
+        if book is not None:
+            return tell_lie(self.lie, true, key, book) if name == PARTS else true
         if self.lie == "statistics" or not true.is_floating_point():
             return true
         return -true if self.lie == "sign" else self._spoil(true, name, key)
