@@ -56,7 +56,7 @@ class Changes(NamedTuple):
 class Store:
     """All parts, by domain k and place m: rows[K, M, S], what each counts[K, M, S], and their sums[K, S]."""
 
-    def __init__(self, layout: Layout, rules: Rules | None = None, stale: float = 2.0, names: int = 10_000) -> None:
+    def __init__(self, layout: Layout, rules: Rules | None = None, stale: float = 4.0, names: int = 10_000) -> None:
         self.layout, self.rules, self.stale, self.names = layout, rules or Rules(), stale, names
         domains, parts, width = self.rules.domains, self.rules.parts, layout.width
         self.rows, self.counted = (torch.zeros(domains, parts, width) for _ in range(2))
