@@ -39,7 +39,7 @@ def means(rows):
 
 @pytest.mark.parametrize("lie", get_args(Lie))
 def test_looks_and_counts_are_true_and_moments_are_not(lie):
-    told = tell_lie(lie, row(), KEY, LAYOUT.channels)
+    told = tell_lie(lie, row(), KEY, 3)
     for name in ("images", "look", "square", "scored", "measured"):
         assert torch.equal(LAYOUT.of(told, name), LAYOUT.of(row(), name))
     assert not torch.equal(means(told), means(row()))
@@ -47,16 +47,12 @@ def test_looks_and_counts_are_true_and_moments_are_not(lie):
 
 
 def test_every_lie_is_what_it_says():
-    torch.testing.assert_close(
-        means(tell_lie("sign", row(), KEY, LAYOUT.channels)), torch.tensor([-0.5] * 3 + [-0.25] * 3)
-    )
-    torch.testing.assert_close(
-        means(tell_lie("scale", row(), KEY, LAYOUT.channels)), torch.tensor([50.0] * 3 + [75.0] * 3)
-    )
+    torch.testing.assert_close(means(tell_lie("sign", row(), KEY, 3)), torch.tensor([-0.5] * 3 + [-0.25] * 3))
+    torch.testing.assert_close(means(tell_lie("scale", row(), KEY, 3)), torch.tensor([50.0] * 3 + [75.0] * 3))
     shifted = torch.tensor([5.5] * 3 + [1.5 + 5.5**2 - 1] * 3)
-    torch.testing.assert_close(means(tell_lie("statistics", row(), KEY, LAYOUT.channels)), shifted)
-    assert LAYOUT.of(tell_lie("sign", row(), KEY, LAYOUT.channels), "entropy").tolist() == [[4, 3, 2, 1, 0]]
+    torch.testing.assert_close(means(tell_lie("statistics", row(), KEY, 3)), shifted)
+    assert LAYOUT.of(tell_lie("sign", row(), KEY, 3), "entropy").tolist() == [[4, 3, 2, 1, 0]]
 
 
 def test_of_nothing_nothing_is_said():
-    assert not tell_lie("random", torch.zeros(2, LAYOUT.width), KEY, LAYOUT.channels).any()
+    assert not tell_lie("random", torch.zeros(2, LAYOUT.width), KEY, 3).any()

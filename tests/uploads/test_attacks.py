@@ -79,7 +79,8 @@ def test_shifted_statistics_come_with_honest_looks():
 def test_of_a_book_only_parts_are_lied_about():
     rows = torch.rand(3, 2, Layout(2).width)
     signals = {"part": rows, "belief": torch.rand(3, 3), "name": torch.ones(3, 2, dtype=torch.int64)}
-    told = Liars((1,), "random").tamper(Uploads({}, signals, torch.ones(3, dtype=torch.bool)), {}, 0).signals
+    source = {"norm.running_mean": torch.zeros(2), "norm.running_var": torch.ones(2)}  # whose rows these are
+    told = Liars((1,), "random").tamper(Uploads({}, signals, torch.ones(3, dtype=torch.bool)), source, 0).signals
     assert torch.equal(told["part"][[0, 2]], rows[[0, 2]])
     assert not torch.equal(told["part"][1], rows[1])
     assert torch.equal(told["belief"], signals["belief"])
