@@ -43,6 +43,7 @@ OTHER_FORMS = [
     ("cfl", {"eps1": 0.7, "eps2": 0.7}),
     ("cfl", {"variant": "code"}),
     ("ugsa", {"uncertainty": "energy", "gate": "softmax"}),
+    ("kin", {"clip": 2.0}),
 ]
 FORMS = [(name, SMALL.get(name, {})) for name in aggregators.classes()] + OTHER_FORMS
 by_chunks = in_chunks(2)  # as in a run of many clients: some at a time, and a rest

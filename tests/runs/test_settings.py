@@ -205,6 +205,7 @@ OTHER = {
         "trim": 0.1,
         "liars": 2,
         "lie": "scale",
+        "lie_until": 9,
         "noise": 0.5,
         "epsilon": 8.0,
         "delta": 1e-6,
