@@ -6,10 +6,8 @@ frozen dataclass: its fields are its parameters, reachable from the command line
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -40,7 +38,6 @@ class Adapter:
     waits: ClassVar[bool] = True  # False: predicts in its adapting pass; a download counts from the next batch on
     reviews: ClassVar[bool] = False  # True: looks at some batches once more (see `is_due`, `review`)
     learns: ClassVar[str] = ""  # what `fedctta pretrain` learns beforehand, and the parameter that names its file
-    free_running: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # defaults on a device that does not wait
 
     def init(self, network: Network) -> Client:
         """Return a client before its first batch, made from the source model."""

@@ -45,7 +45,8 @@ def settings(tmp_path, monkeypatch):
         image = random.integers(0, 256, (8, 8, 3), np.uint8)
         Image.fromarray(image).save(tmp_path / "images" / f"{k:04d}.bmp")
     where = f"folder:{tmp_path}/images"
-    return Settings("own_model:make", where, tmp_path / "state", parameters={"momentum": 0.1}, batch=4, save_every=3)
+    words = {"adapter": "bn", "parameters": {"momentum": 0.1}}
+    return Settings("own_model:make", where, tmp_path / "state", batch=4, save_every=3, **words)
 
 
 def begin(settings):
@@ -203,3 +204,21 @@ def test_the_command_by_itself_is_light_and_tells_errors_in_a_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "fedctta: there is no folder nowhere: check the path in --data"
     assert "Traceback" not in done.stderr
+
+
+def test_lock_step_is_refused_for_a_method_that_never_waits(settings, tmp_path):
+    waiting = replace(settings, adapter="recall", parameters={}, lockstep=True, socket=tmp_path / "door")
+    with pytest.raises(UserError, match="lock-step has no effect"):
+        run_device(waiting)
+    assert not waiting.state.exists()
+
+
+def test_without_an_adapter_it_recalls_and_parameters_are_those_of_recall(settings, caplog):
+    caplog.set_level("INFO", "fedctta.fleet")
+    plain = replace(settings, adapter=None, parameters={"domains": 5}, data=settings.data.replace("images", "few"))
+    few = settings.state.parent / "few"
+    few.mkdir()
+    for k in range(4):
+        (settings.state.parent / "images" / f"{k:04d}.bmp").rename(few / f"{k}.bmp")
+    run_device(plain)
+    assert "Recall(domains=5" in caplog.text
