@@ -30,12 +30,14 @@ def read_right(path: Path) -> NDArray[np.bool_]:
     return np.array([row["class"] == row["label"] for row in rows])
 
 
-def count_since_shift(words: str, batch: int) -> NDArray[np.int64]:
-    """Return how many images[T] of its stay a client has seen before each one."""
+def describe_stays(words: str, batch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return how many images[T] of its stay a client has seen before each one, and whether it is its first there."""
     experiment, client = parse_stream(words, batch)
     domain = np.repeat(open_stream(experiment).domain[:, client], batch)
     starts = np.flatnonzero(np.r_[True, domain[1:] != domain[:-1]])
-    return np.arange(len(domain)) - np.repeat(starts, np.diff(np.r_[starts, len(domain)]))
+    lengths = np.diff(np.r_[starts, len(domain)])
+    new = np.isin(starts, [starts[domain[starts] == k][0] for k in np.unique(domain)])
+    return np.arange(len(domain)) - np.repeat(starts, lengths), np.repeat(new, lengths)
 
 
 def main() -> None:
@@ -55,7 +57,7 @@ def main() -> None:
         print(error)
     status = read_status(given.out / "fleet" / "server")
     right: dict[str, list[NDArray[np.bool_]]] = {"alone": [], "fleet": []}
-    since = []
+    since, new = [], []
     for k in range(DEVICES):
         words = ",".join(f"{key}={value}" for key, value in {**run, "clients": DEVICES, "client": k}.items())
         name = f"device-{k}"
@@ -63,18 +65,19 @@ def main() -> None:
         run_device(Settings(model_for(given.dataset, "auto"), data, state, name=name, compute="cpu"))
         both = [read_right(given.out / where / name / "predictions.jsonl") for where in ("alone", "fleet/devices")]
         count = min(map(len, both))
-        since.append(count_since_shift(words, 10)[:count])
+        images, fresh = (rows[:count] for rows in describe_stays(words, 10))
+        since.append(images)
+        new.append(fresh)
         for where, found in zip(right, both, strict=True):
             right[where].append(found[:count])
-    images = np.concatenate(since)
-    late = np.concatenate([np.arange(len(s)) >= len(s) // 2 for s in since])
+    images, first_stay = np.concatenate(since), np.concatenate(new)
     print(
         f"{len(images)} images, {(images == 0).sum()} stays;"
         f" {status['bytes_up'] / status['round'] / DEVICES:.0f} bytes up"
     )
     for where, found in right.items():
         hits = np.concatenate(found)
-        for part, chosen in (("all images", images >= 0), ("second half", late)):
+        for part, chosen in (("all stays", images >= 0), ("first stays", first_stay), ("later stays", ~first_stay)):
             first = hits[chosen & (images < FIRST)]
             print(f"{where}, {part}: all {100 * hits[chosen].mean():.2f}, first {FIRST} {100 * first.mean():.2f}")
 

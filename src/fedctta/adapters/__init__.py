@@ -93,6 +93,10 @@ class Adapter:
         """Return the client after a second look at x[B, ...], which it has adapted to. Pure; no labels."""
         return client
 
+    def go_back(self, healthy: Client, now: Client) -> Client:
+        """Return the client with which a device goes on that returns from `now` to an earlier state. Pure."""
+        return healthy
+
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K] of x by the model that the update on x starts from (`predict=before`). Pure; no labels.
 

@@ -197,6 +197,10 @@ class Recall(Adapter):
             "name": torch.where(gone, 0, private["name"]),
         }
 
+    def go_back(self, healthy: Client, now: Client) -> Client:
+        """Go back to an earlier book, but not in time: names and versions that others have seen are not used again."""
+        return healthy._replace(private=healthy.private | {"time": now.private["time"]})
+
     def predicts_alike(self, communicates: bool) -> bool:
         """A batch is predicted while it is adapted to."""
         return True

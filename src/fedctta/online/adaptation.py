@@ -227,16 +227,21 @@ class Adaptation:
         if is_healthy(self.signals):
             self._healthy, self.resting = self.client, False
         if self.resting:
-            self.client = self._healthy  # the next try begins there too
+            self._go_back()  # the next try begins there too
         if self.resting or not does_harm(self.signals):
             return
         adapted, source = self.signals.estimate / self.signals.images, self.signals.source / self.signals.shown
         self.alarms += (Alarm(int(self.signals.batches), float(adapted), float(source)),)
         self.signals = forget_checks(self.signals)
         if self.guard != "off":
-            self.client, self.resting = self._healthy, True
+            self.resting = True
+            self._go_back()
         if self.guard == "freeze":
             self.frozen = True
+
+    def _go_back(self) -> None:
+        """Go on from the last healthy state."""
+        self.client = self._healthy = self.adapter.go_back(self._healthy, self.client)
 
     def _study(self, batch: int) -> None:
         """Learn from the source images, as soon as it is known how large batches are."""

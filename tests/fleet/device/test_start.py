@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedctta.adapters.bn import BatchStatistics
+from fedctta.adapters.recall import Recall
 from fedctta.cli.device import read_parameters
 from fedctta.errors import UserError
-from fedctta.fleet.device.start import Settings, run_device
+from fedctta.fleet.device.start import Settings, _rename, run_device
 from fedctta.fleet.transport.framing import exchange
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 
@@ -222,3 +224,12 @@ def test_without_an_adapter_it_recalls_and_parameters_are_those_of_recall(settin
         (settings.state.parent / "images" / f"{k:04d}.bmp").rename(few / f"{k}.bmp")
     run_device(plain)
     assert "Recall(domains=5" in caplog.text
+
+
+def test_names_given_after_the_last_save_are_not_given_again(tiny_network):
+    client = Recall().init(tiny_network)
+    renamed = _rename(client, 40)
+    assert renamed.private["key"] != client.private["key"]
+    assert renamed.private["key"] != _rename(client, 50).private["key"]
+    plain = BatchStatistics().init(tiny_network)
+    assert _rename(plain, 40) is plain

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import torch
 
+from fedctta.core.clients import Client
+from fedctta.core.randomness import numbered
 from fedctta.engine.first_clients import first_client
 from fedctta.errors import UserError
 from fedctta.fleet.device.device import Device, stoppable
@@ -137,6 +139,8 @@ def _run(settings: Settings) -> StreamPosition:
         out = settings.out or settings.state / "predictions.jsonl"
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()
+        if done.images > place.images:
+            adaptation.client = _rename(adaptation.client, done.images)
         place = replace(place, images=done.images, batches=max(place.batches, done.batches))
         source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
         handover = Handover(Snapshot(adaptation.client, None, place.batches))
@@ -152,6 +156,14 @@ def _run(settings: Settings) -> StreamPosition:
         )
         log.info("%s: %s", settings.name, describe_health(adaptation))
     return device.place
+
+
+def _rename(client: Client, images: int) -> Client:
+    """Return a client that was saved before its last images with another key: names given since are not given again."""
+    if "key" not in client.private:
+        return client
+    key = client.private["key"]
+    return client._replace(private={**client.private, "key": numbered(key, torch.full_like(key, images))})
 
 
 def _adaptation(settings: Settings, equipment: Equipment) -> Adaptation:
