@@ -25,11 +25,9 @@ HOMONYMS = {"none", "fedctta", "eta"}
 ALLOWED = {
     # Defaults, and what is said of a default where asking its class would import torch for a line of help.
     "runs.settings": {"local"},
-    "keys": {"bn", "fedavg"},  # the default, and weights=fedavg, which is no aggregator
-    "cli.fleet": {"bn"},
-    "cli.device": {"bn"},
-    "fleet.processes.launch": {"bn"},
-    "fleet.device.start": {"bn"},
+    "cli.fleet": {"bn", "recall"},
+    "cli.device": {"bn", "recall"},
+    "keys": {"bn", "recall", "fedavg"},  # the defaults, and weights=fedavg, which is no aggregator
     # How a source model was trained: federation=fedavg is no aggregator.
     "training.plan": {"fedavg"},
     "models.zoo": {"fedavg"},

@@ -20,6 +20,8 @@ Way = Literal["none", "check", "cap", "clip", "median", "trimmed"]
 LEAST_EPSILON, LEAST_DELTA = 1e-6, 1e-300  # below, the difference in `privacy.delta_of` is not exact
 LARGEST_SEED = 2**32 - 1
 
+UNWAITING, PLAIN = "recall", "none"  # adapter (and aggregator) of devices that do not wait; where it does not fit
+
 
 def _about(line: str, *, least: float | None = None, most: float | None = None, allowed: str = "") -> dict[str, Any]:
     """Describe one key: `least` and `most` are checked for every experiment, `allowed` is for the reader only."""

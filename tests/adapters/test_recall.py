@@ -209,3 +209,26 @@ def test_one_device_and_many_compute_the_same(tiny_network):
 def test_wrong_parameters_are_refused(wrong):
     with pytest.raises(UserError, match=r"recall\.\w+=.* must"):
         Recall(**wrong)
+
+
+def test_who_goes_back_to_an_earlier_book_does_not_go_back_in_time(tiny_network):
+    adapter = Recall(domains=4)
+    early = adapter.adapt(tiny_network, adapter.init(tiny_network), torch.rand(6, 3, 8, 8))
+    late = adapter.adapt(tiny_network, early, torch.rand(6, 3, 8, 8))
+    back = adapter.go_back(early, late)
+    assert int(back.private["time"]) == 12
+    assert torch.equal(back.private["part"], early.private["part"])
+
+
+def test_a_book_that_answers_an_earlier_name_or_place_is_taken_up_by_name(tiny_network):
+    """Between an upload and its answer another book may have come: names have changed, and places too."""
+    adapter = Recall(domains=4)
+    client = adapter.adapt(tiny_network, adapter.init(tiny_network), torch.rand(6, 3, 8, 8))
+    (own,) = client.private["name"].nonzero().flatten().tolist()
+    name = int(client.private["name"][own])
+    for heading, asked in (([3, name, 0, 0], [0, 0, 0, 0]), ([3, 4, 0, 0], [9, 9, 9, name])):
+        place = [-1, -1, -1, 1] if name in asked else [-1] * 4
+        sent = {key: torch.tensor(value) for key, value in (("heading", heading), ("asked", asked), ("place", place))}
+        taken = adapter.receive(tiny_network, client._replace(private=client.private | sent), torch.zeros(0)).private
+        assert taken["part"][:, 0].tolist() == [0, 6, 0, 0]
+        assert taken["name"].tolist() == heading

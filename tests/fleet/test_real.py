@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 pytest.importorskip("flwr")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -56,6 +57,22 @@ def test_lock_step_over_real_processes_is_the_simulator(tmp_path, name, rounds):
         torch.testing.assert_close(read_collaboration(tmp_path / "server", t)[0], weights[t], atol=1e-4, rtol=0)
     rounded = sorted(s for s in seconds.values() if s)
     print(f"\n{name}: {same} predictions equal; median round {rounded[len(rounded) // 2]} s; MB {memory}; {status}")
+
+
+@pytest.mark.slow
+def test_devices_that_never_wait_share_their_books(tmp_path):
+    seconds = time.monotonic()
+
+    def watch(supervisor, status):
+        assert time.monotonic() - seconds < 300
+
+    status = up(Tryout(tmp_path, 2, 4, {"stream": "roam", "slots": 40}, pace=0.5), watch)
+    assert (status["round"], status["refused"]) == (4, 0)
+    for k in range(2):
+        with safe_open(tmp_path / "devices" / f"device-{k}" / "device.safetensors", "pt") as file:
+            book, part = (file.get_tensor(f"private.{name}")[:, 0].sum() for name in ("book", "part"))
+        assert book > 0  # what the other has seen
+        assert part > 0
 
 
 def post(port, path, keys):

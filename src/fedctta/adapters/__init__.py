@@ -6,10 +6,8 @@ frozen dataclass: its fields are its parameters, reachable from the command line
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -40,7 +38,6 @@ class Adapter:
     waits: ClassVar[bool] = True  # False: predicts in its adapting pass; a download counts from the next batch on
     reviews: ClassVar[bool] = False  # True: looks at some batches once more (see `is_due`, `review`)
     learns: ClassVar[str] = ""  # what `fedctta pretrain` learns beforehand, and the parameter that names its file
-    free_running: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # defaults on a device that does not wait
 
     def init(self, network: Network) -> Client:
         """Return a client before its first batch, made from the source model."""
@@ -95,6 +92,10 @@ class Adapter:
     def review(self, network: Network, client: Client, x: Tensor) -> Client:
         """Return the client after a second look at x[B, ...], which it has adapted to. Pure; no labels."""
         return client
+
+    def go_back(self, healthy: Client, now: Client) -> Client:
+        """Return the client with which a device goes on that returns from `now` to an earlier state. Pure."""
+        return healthy
 
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K] of x by the model that the update on x starts from (`predict=before`). Pure; no labels.

@@ -11,10 +11,8 @@ stay those of the source. a = 1 keeps nothing of earlier batches: that is what b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -33,9 +31,6 @@ class BatchStatistics(Adapter):
     name: ClassVar[str] = "bn"
     needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)
     single_images: ClassVar[bool] = False
-    # With momentum a, a download weighs 1 - a in the prediction of the batch that follows it, (1 - a)^2 in that of the
-    # next one, and so on. At a = 1, the papers' value for a server that answers every batch, it would weigh nothing.
-    free_running: ClassVar[Mapping[str, Any]] = MappingProxyType({"momentum": 0.3})
     momentum: float = 1.0
 
     def __post_init__(self) -> None:

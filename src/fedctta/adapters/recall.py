@@ -173,17 +173,22 @@ class Recall(Adapter):
     def receive(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take up a book: what the device has seen moves to the places that the server has found for it.
 
-        A domain that the server did not know yet takes a free place; if there is none, it is forgotten.
+        A domain that the server did not know yet takes a free place; if there is none, it is forgotten. Domains are
+        found by the book's names, or by those that the device had sent: it may have got another book since.
         """
         private = client.private
         live = private["name"] != 0
-        moved = live & (private["name"] == private["asked"]) & (private["place"] >= 0)
+        titled = live[:, None] & (private["name"][:, None] == private["heading"])
+        asked = live[:, None] & (private["name"][:, None] == private["asked"]) & (private["place"] >= 0)
+        place = torch.where(asked.any(1), private["place"][asked.to(torch.int8).argmax(1)], -1)
+        place = torch.where(titled.any(1), titled.to(torch.int8).argmax(1), place)
+        moved = place >= 0
         numbers = torch.arange(self.domains, device=live.device)
-        taken = (private["heading"] != 0) | ((private["place"] == numbers[:, None]) & moved).any(1)
+        taken = (private["heading"] != 0) | ((place == numbers[:, None]) & moved).any(1)
         free = torch.argsort(taken.to(torch.int8), stable=True)
         rank = torch.cumsum(live & ~moved, 0) - 1
         found = live & ~moved & (rank < (~taken).sum())
-        place = torch.where(moved, private["place"], free[rank.clamp_min(0)])
+        place = torch.where(moved, place, free[rank.clamp_min(0)])
         move = (place == numbers[:, None]) & (moved | found)  # [new, old]
         headed = private["heading"] != 0
         name = torch.where(move & found, private["name"], 0).sum(1)
@@ -237,6 +242,10 @@ class Recall(Adapter):
             "held": (move.to(book.dtype) @ private["held"]).clamp_max(1),
             "name": torch.where(gone, 0, private["name"]),
         }
+
+    def go_back(self, healthy: Client, now: Client) -> Client:
+        """Go back to an earlier book, but not in time: names and versions that others have seen are not used again."""
+        return healthy._replace(private=healthy.private | {"time": now.private["time"]})
 
     def predicts_alike(self, communicates: bool) -> bool:
         """A batch is predicted while it is adapted to."""

@@ -129,6 +129,22 @@ class Aggregator:
         """Return what one client computes for the server beside its model. Pure; no labels."""
         return {}
 
+    def with_least(self, images: int) -> Aggregator:
+        """Return a `cumulative` method that shares nothing that rests on fewer images."""
+        return self
+
+    def recount(self, memory: Tensors, client: int) -> Tensors:
+        """Return what to tell a client that the server has of it: integers[P] by name, all of one length."""
+        return {}
+
+    def leave_out(self, signals: Tensors, known: Tensors) -> Tensors:
+        """Return one client's signals with zeros for rows that the server has, given what it told by `recount`."""
+        return signals
+
+    def put_back(self, signals: Tensors, client: int, memory: Tensors) -> Tensors:
+        """Undo `leave_out` on the server. A simulation leaves nothing out."""
+        return signals
+
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Return W and the new memory. The engine takes absent clients out of W."""
         raise TypeError(f"{type(self).__name__} must define collaborate")

@@ -9,7 +9,7 @@ j, by images and by the belief of i in domains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -33,6 +33,7 @@ from fedctta.books.library import (
 from fedctta.books.plausibility import find_honest
 from fedctta.books.recognition import TINY, Recogniser
 from fedctta.books.rows import Layout, layout_of
+from fedctta.books.versions import leave_out, list_versions, put_back
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.registry import check_limits
@@ -104,6 +105,22 @@ class Recall(Aggregator):
             "changed": private["changed"],
             "belief": private["belief"],
         }
+
+    def with_least(self, images: int) -> Recall:
+        """Share no domain that rests on fewer images."""
+        return replace(self, min_images=max(self.min_images, images))
+
+    def recount(self, memory: Tensors, client: int) -> Tensors:
+        """Tell the names and versions of the parts that the server has of a device."""
+        return list_versions(from_tensors(memory), client) if "rows" in memory else {}
+
+    def leave_out(self, signals: Tensors, known: Tensors) -> Tensors:
+        """Send only what has changed since."""
+        return leave_out(signals, known) if signals and {"name", "version"} <= known.keys() else signals
+
+    def put_back(self, signals: Tensors, client: int, memory: Tensors) -> Tensors:
+        """Let the parts stand that have not changed."""
+        return put_back(signals, from_tensors(memory), client) if signals and "rows" in memory else signals
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Keep the parts that are new, arrange them, and say who learns from whom."""

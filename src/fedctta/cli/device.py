@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedctta.errors import UserError
+from fedctta.keys import UNWAITING, Keys
 
 
 def device(
@@ -22,8 +23,12 @@ def device(
     state: Annotated[Path, typer.Option(help="Folder of what the device keeps over restarts.")],
     weights: Annotated[str, typer.Option(help="A file, the data set they were trained on, or random.")] = "auto",
     adapter: Annotated[
-        str, typer.Option(help="What it does with a batch. Without --lockstep bn has bn.momentum=0.3, not 1.")
-    ] = "bn",
+        str | None,
+        typer.Option(
+            help="What it does with a batch; usually recall, none without BatchNorm, and bn with --lockstep.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Images a batch.")] = 10,
     patience: Annotated[float, typer.Option(help="Seconds after which watch: gives a smaller batch.")] = 1.0,
     pace: Annotated[float, typer.Option(help="Seconds from one batch to the next; 0: as fast as it can.")] = 0.0,
@@ -52,7 +57,7 @@ def device(
 ) -> None:
     """Predict and adapt on this machine: alone, or as one device of a fleet. It goes on where it was stopped.
 
-    Example: fedctta device --model resnet8 --weights cifar10 --data watch:camera --state here bn.momentum=0.1
+    Example: fedctta device --model resnet8 --weights cifar10 --data watch:camera --state here recall.domains=64
     """
     from fedctta.fleet.device.start import Settings, run_device
 
@@ -65,7 +70,7 @@ def device(
             state,
             weights,
             adapter,
-            read_parameters(adapter, words or []),
+            read_parameters(adapter or (Keys.adapter if lockstep else UNWAITING), words or []),
             batch,
             patience,
             pace,

@@ -28,8 +28,13 @@ def up(
     devices: Annotated[int, typer.Option(help="Devices to start.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds to play.")] = 30,
     dataset: Annotated[str, typer.Option(help="Data set whose stream the devices see.")] = "shapes-c",
-    adapter: Annotated[str, typer.Option(help="What devices do.")] = "bn",
-    aggregator: Annotated[str, typer.Option(help="What the server does.")] = "fedctta",
+    adapter: Annotated[
+        str | None, typer.Option(help="What devices do; usually recall, and bn with --lockstep.", show_default=False)
+    ] = None,
+    aggregator: Annotated[
+        str | None,
+        typer.Option(help="What the server does; usually recall, and fedctta with --lockstep.", show_default=False),
+    ] = None,
     lockstep: Annotated[bool, typer.Option("--lockstep", help="As a simulation: predict after the answer.")] = False,
     pace: Annotated[float, typer.Option(help="Seconds a batch of devices that are not in lock-step.")] = 1.0,
     insecure: Insecure = False,
@@ -45,6 +50,7 @@ def up(
 
     _need_flower()
     named = {"dataset": dataset, "adapter": adapter, "aggregator": aggregator}
+    named = {key: value for key, value in named.items() if value is not None}
     tryout = Tryout(
         folder, devices, rounds, {**named, **parse_single(words or [], "a fleet")}, {}, lockstep, insecure, pace
     )

@@ -10,6 +10,7 @@ source model answers. `guard` says what happens when adapting does harm.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fedctta.adapters import Adapter
+from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.outputs import Inputs, count_rows, map_tensors
@@ -39,6 +40,7 @@ from fedctta.health.signals import (
     summarise,
     watch,
 )
+from fedctta.keys import PLAIN
 from fedctta.online.batches import Window, is_finite
 from fedctta.online.first_batch import check_first_batch
 from fedctta.registry import read
@@ -54,7 +56,7 @@ class Adaptation:
     """A client that adapts to one batch after another. All tensors are on the network's device.
 
     `seen` is the batch last adapted to. `exchange`, if there is one, is what a server makes of the adapted client,
-    given that batch too; the result predicts the batch.
+    given that batch too; the result predicts the batch. An `optional` method gives way if it does not fit the images.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Adaptation:
         guard: Guard = "reset",
         check: int = 10,
         seed: int = 0,
+        optional: bool = False,
     ) -> None:
         read(predict, Predict, "predict")
         read(guard, Guard, "guard")
@@ -78,7 +81,7 @@ class Adaptation:
         if not check and guard == "freeze":
             raise UserError("guard='freeze' acts on what checks find and check=0 asks for none: give check=10")
         self.network, self.adapter, self.predict, self.guard, self.check = network, adapter, predict, guard, check
-        self.seed = seed
+        self.seed, self.optional = seed, optional
         self.source_images: Any = source_images
         self.learnt: Tensors | None = None
         self.window = Window(window)
@@ -111,7 +114,7 @@ class Adaptation:
     def answer(self, x: Inputs) -> Tensor:
         """Return the logits of x[B, ...], and adapt to it if that is possible."""
         if not self._tried:
-            check_first_batch(self.network, self.adapter, x)
+            self._try(x)
             self._tried = True
         if not is_finite(x):
             self.skipped += 1
@@ -129,6 +132,19 @@ class Adaptation:
         assert self.window.images is not None
         rows = self._step(self.window.images, adapting=self.window.due() and not self.frozen)
         return rows[-(len(rows) // self.window.size * count_rows(x)) :]
+
+    def _try(self, x: Inputs) -> None:
+        """Refuse a batch that does not fit; an optional method gives way to none if the batch fits that."""
+        try:
+            check_first_batch(self.network, self.adapter, x)
+        except UserError as error:
+            if not self.optional:
+                raise
+            plain = adapters.create(PLAIN)
+            check_first_batch(self.network, plain, x)
+            warnings.warn(f"{error}; as no method was named, the model predicts without adapting", stacklevel=2)
+            self.adapter = plain
+            self.reset()
 
     def _step(self, x: Inputs, adapting: bool) -> Tensor:
         """Adapt to a batch of finite values and return its logits; the source's if the result is not finite."""
@@ -211,16 +227,21 @@ class Adaptation:
         if is_healthy(self.signals):
             self._healthy, self.resting = self.client, False
         if self.resting:
-            self.client = self._healthy  # the next try begins there too
+            self._go_back()  # the next try begins there too
         if self.resting or not does_harm(self.signals):
             return
         adapted, source = self.signals.estimate / self.signals.images, self.signals.source / self.signals.shown
         self.alarms += (Alarm(int(self.signals.batches), float(adapted), float(source)),)
         self.signals = forget_checks(self.signals)
         if self.guard != "off":
-            self.client, self.resting = self._healthy, True
+            self.resting = True
+            self._go_back()
         if self.guard == "freeze":
             self.frozen = True
+
+    def _go_back(self) -> None:
+        """Go on from the last healthy state."""
+        self.client = self._healthy = self.adapter.go_back(self._healthy, self.client)
 
     def _study(self, batch: int) -> None:
         """Learn from the source images, as soon as it is known how large batches are."""

@@ -7,6 +7,7 @@ Every call predicts a batch and adapts to it, with the numbers of `fedctta run` 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,16 @@ from fedctta.core.tensors import like
 from fedctta.errors import UserError
 from fedctta.health.guard import Guard
 from fedctta.health.signals import Health
+from fedctta.keys import UNWAITING
 from fedctta.online.adaptation import Adaptation, Predict
 from fedctta.online.batches import Given, GivenInputs, to_batch
+from fedctta.online.default_method import choose_default
 from fedctta.online.saved import read_state, write_state
 
 
 def adapt(
     module: nn.Module,
-    method: str | Adapter,
+    method: str | Adapter | None = None,
     *,
     predict: Predict = "after",
     source_images: GivenInputs | None = None,
@@ -46,7 +49,8 @@ def adapt(
     """Return a model that adapts while it predicts. The module itself stays as it is.
 
     `method` is an adapter's name (`fedctta methods` lists them), with its parameters as keywords (`lr=1e-4`, or
-    `**{"tent.lr": 1e-4}`), or an adapter. `source_images` are for methods that study images of the source. With
+    `**{"tent.lr": 1e-4}`), or an adapter. Without one it is `recall`; a model or images that this does not fit are
+    predicted without adapting, with a warning. `source_images` are for methods that study images of the source. With
     `one_pass`, a method whose adapting pass gives the prediction's numbers needs no second pass. `dense` is for a
     module that predicts every pixel; `output` picks the logits from what the module gives. `guard` says what an alarm
     does, and `check` how many batches lie between checks of the model's health (0: no checks). `seed` is for methods
@@ -57,11 +61,21 @@ def adapt(
     first = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
     if first is None:
         raise UserError(f"{type(module).__name__} has no weights, so there is nothing to adapt: give a trained model")
-    adapter = _make(method, parameters)
+    network = Network(module, first.device, dense, output=output)
+    optional = method is None and not parameters
+    adapter = _make(_choose(network) if optional else method or UNWAITING, parameters)
     images = _check_images(adapter, source_images, first)
     words = {"predict": predict, "window": window, "one_pass": one_pass, "guard": guard, "check": check, "seed": seed}
-    network = Network(module, first.device, dense, output=output)
+    words["optional"] = optional
     return AdaptedModel(module, Adaptation(network, adapter, source_images=images, **words))  # type: ignore[arg-type]
+
+
+def _choose(network: Network) -> str:
+    """Return the method for a model for which none was named; warn if it adapts nothing."""
+    name, why = choose_default(network)
+    if why:
+        warnings.warn(why, stacklevel=3)
+    return name
 
 
 def _make(method: str | Adapter, parameters: Mapping[str, Any]) -> Adapter:

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from inspect import signature
-from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pytest
@@ -12,19 +8,14 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from fedctta.adapters import Adapter, adapters
-from fedctta.cli.device import device
 from fedctta.errors import UserError
 from fedctta.fleet.device.equipment import (
     equip,
     find_weights,
-    free_running_parameters,
     images_from,
-    parameters_for,
     seed_of,
 )
 from fedctta.models import build
-from fedctta.registry import defaults
 
 
 def test_a_model_of_the_zoo_comes_with_its_classes():
@@ -99,44 +90,13 @@ def test_images_of_the_source_come_from_a_folder(tmp_path):
         images_from(tmp_path, "eata", "cpu")(4)
 
 
-def test_free_running_a_download_outlives_the_next_batch_by_default():
-    x = torch.rand(4, 3, 32, 32)
-    gains = {}
-    for lockstep in (True, False):
-        kit = equip("resnet8-w16", "shapes", "bn", 4, parameters=parameters_for("bn", {}, lockstep))
-        client = kit.adapter.init(kit.network)
-        other = client._replace(own={name: 2 * tensor + 1 for name, tensor in client.own.items()})
-        with torch.no_grad():
-            alone, helped = (kit.adapter.adapt(kit.network, start, x).own for start in (client, other))
-        gains[lockstep] = any(not torch.equal(alone[name], helped[name]) for name in alone)
-    assert gains == {True: False, False: True}
-    assert parameters_for("bn", {"momentum": "1"}, lockstep=False) == {"momentum": "1"}
-    assert parameters_for("tent", {}, lockstep=False) == {}
-    assert parameters_for("elsewhere", {"rate": 1}, lockstep=False) == {"rate": 1}
-
-
-def test_an_adapter_of_ones_own_says_what_it_needs_where_nobody_waits(monkeypatch):
-    @dataclass(frozen=True)
-    class Slow(Adapter):
-        name: ClassVar[str] = "slow"
-        free_running: ClassVar[Mapping[str, Any]] = {"rate": 0.1, "steps": 2}
-        rate: float = 1.0
-        steps: int = 1
-
-    monkeypatch.setitem(adapters._classes, "slow", Slow)
-    assert parameters_for("slow", {"steps": 3}, lockstep=False) == {"rate": 0.1, "steps": 3}
-    assert parameters_for("slow", {"steps": 3}, lockstep=True) == {"steps": 3}
-    assert free_running_parameters() == "for bn: bn.momentum=0.3; for slow: slow.rate=0.1 slow.steps=2"
-
-
-@pytest.mark.parametrize("name", adapters.classes())
-def test_parameters_where_nobody_waits_are_the_adapters(name):
-    adapters.create(name, adapters.classes()[name].free_running)
-
-
-def test_the_command_says_what_the_default_adapter_has_where_nobody_waits():
-    said = get_type_hints(device, include_extras=True)["adapter"].__metadata__[0].help
-    name = signature(device).parameters["adapter"].default
-    cls = adapters.classes()[name]
-    (key, value), *_ = cls.free_running.items()
-    assert said.endswith(f"Without --lockstep {name} has {name}.{key}={value}, not {defaults(cls)[key]:g}.")
+def test_without_a_name_the_adapter_is_one_that_fits_the_model(tmp_path, monkeypatch, caplog):
+    assert equip("resnet8-w16", "shapes", None, 10).adapter.name == "recall"
+    assert not caplog.text
+    (tmp_path / "plain.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(48, 3))"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plain", raising=False)
+    assert equip("plain:make", "random", None, 10).adapter.name == "none"
+    assert "this model has none, so that it predicts without adapting" in caplog.text

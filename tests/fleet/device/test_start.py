@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedctta.adapters.bn import BatchStatistics
+from fedctta.adapters.recall import Recall
 from fedctta.cli.device import read_parameters
 from fedctta.errors import UserError
-from fedctta.fleet.device.start import Settings, run_device
+from fedctta.fleet.device.start import Settings, _rename, run_device
 from fedctta.fleet.transport.framing import exchange
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 
@@ -45,7 +47,8 @@ def settings(tmp_path, monkeypatch):
         image = random.integers(0, 256, (8, 8, 3), np.uint8)
         Image.fromarray(image).save(tmp_path / "images" / f"{k:04d}.bmp")
     where = f"folder:{tmp_path}/images"
-    return Settings("own_model:make", where, tmp_path / "state", parameters={"momentum": 0.1}, batch=4, save_every=3)
+    words = {"adapter": "bn", "parameters": {"momentum": 0.1}}
+    return Settings("own_model:make", where, tmp_path / "state", batch=4, save_every=3, **words)
 
 
 def begin(settings):
@@ -203,3 +206,30 @@ def test_the_command_by_itself_is_light_and_tells_errors_in_a_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "fedctta: there is no folder nowhere: check the path in --data"
     assert "Traceback" not in done.stderr
+
+
+def test_lock_step_is_refused_for_a_method_that_never_waits(settings, tmp_path):
+    waiting = replace(settings, adapter="recall", parameters={}, lockstep=True, socket=tmp_path / "door")
+    with pytest.raises(UserError, match="lock-step has no effect"):
+        run_device(waiting)
+    assert not waiting.state.exists()
+
+
+def test_without_an_adapter_it_recalls_and_parameters_are_those_of_recall(settings, caplog):
+    caplog.set_level("INFO", "fedctta.fleet")
+    plain = replace(settings, adapter=None, parameters={"domains": 5}, data=settings.data.replace("images", "few"))
+    few = settings.state.parent / "few"
+    few.mkdir()
+    for k in range(4):
+        (settings.state.parent / "images" / f"{k:04d}.bmp").rename(few / f"{k}.bmp")
+    run_device(plain)
+    assert "Recall(domains=5" in caplog.text
+
+
+def test_names_given_after_the_last_save_are_not_given_again(tiny_network):
+    client = Recall().init(tiny_network)
+    renamed = _rename(client, 40)
+    assert renamed.private["key"] != client.private["key"]
+    assert renamed.private["key"] != _rename(client, 50).private["key"]
+    plain = BatchStatistics().init(tiny_network)
+    assert _rename(plain, 40) is plain

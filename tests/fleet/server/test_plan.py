@@ -63,3 +63,15 @@ def test_other_tables_are_refused(tmp_path):
     (tmp_path / "x.toml").write_text("[flet]\n")
     with pytest.raises(UserError, match="did you mean fleet"):
         load_plan(tmp_path / "x.toml")
+
+
+def test_without_methods_the_server_adds_up_books_and_refuses_lock_step_for_them():
+    plan = make_plan({"max_devices": 3}, {"dataset": "shapes-c"})
+    assert (plan.experiment.adapter, plan.experiment.aggregator) == ("recall", "recall")
+    hub, examiner = build(plan)
+    assert hub.start().rows["book"].shape[0] == 3
+    assert hub.shared == {}
+    assert examiner.sums
+    with pytest.raises(UserError, match="lock-step has no effect"):
+        build(make_plan({"lockstep": True}, {"dataset": "shapes-c", "adapter": "recall", "aggregator": "recall"}))
+    assert make_plan({"lockstep": True}, {}).experiment.adapter == "bn"

@@ -70,7 +70,10 @@ def test_a_client_that_fails_ends_the_run():
 
 @pytest.mark.parametrize(
     "words",
-    [{"interval": 2}, {"predict": "before"}, {"stragglers": 0.5}, {"liars": 1}, {"noise": 0.1}, {"stream": "churn"}],
+    [
+        *({"interval": 2}, {"predict": "before"}, {"stragglers": 0.5}, {"liars": 1}, {"noise": 0.1}),
+        *({"stream": "churn"}, {"adapter": "recall", "aggregator": "recall"}),
+    ],
 )
 def test_what_it_cannot_do_is_told(words):
     experiment = single({**WORDS, **words})

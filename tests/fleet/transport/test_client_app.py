@@ -94,6 +94,7 @@ _NEEDED = {
     "fedctta.fleet.transport",
     "fedctta.fleet.transport.client_app",
     "fedctta.fleet.transport.framing",
+    "fedctta.fleet.transport.sparse_rows",
     "fedctta.fleet.transport.wire",
 }
 

@@ -65,13 +65,13 @@ def test_changed_bytes_give_a_parcel_or_malformed_and_nothing_else(parcel: Parce
 @given(st.binary(max_size=64))
 def test_any_bytes_after_a_right_start_are_refused_politely(noise: bytes) -> None:
     with pytest.raises(Malformed):
-        unpack(b"fedctta\x01" + len(noise).to_bytes(4, "big") + noise, LIMIT)
+        unpack(b"fedctta\x02" + len(noise).to_bytes(4, "big") + noise, LIMIT)
 
 
 def forged(**changes: object) -> bytes:
     header = {"kind": "upload", "round": 0, "note": {}, "arrays": []} | changes
     text = json.dumps(header).encode()
-    return b"fedctta\x01" + len(text).to_bytes(4, "big") + text
+    return b"fedctta\x02" + len(text).to_bytes(4, "big") + text
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_forged_header_is_refused(changes: dict[str, object]) -> None:
 def test_deep_nesting_is_refused() -> None:
     noise = b"[" * 100_000
     with pytest.raises(Malformed):
-        unpack(b"fedctta\x01" + len(noise).to_bytes(4, "big") + noise, LIMIT)
+        unpack(b"fedctta\x02" + len(noise).to_bytes(4, "big") + noise, LIMIT)
 
 
 def test_bytes_that_are_no_truth_are_refused() -> None:
@@ -151,11 +151,11 @@ def test_strides_and_byte_order_do_not_matter() -> None:
     np.testing.assert_array_equal(unpack(flat, LIMIT).arrays["a"], array)
 
 
-def test_the_bytes_of_schema_1_by_hand() -> None:
+def test_the_bytes_of_schema_2_by_hand() -> None:
     """Whoever changes these bytes must change the number too: older readers would take them for something else."""
     header = b'{"kind":"upload","round":3,"note":{"images":2},"arrays":[["a","float32",[3,2]],["b","bool",[2]]]}'
     numbers = struct.pack("<6f", 0, 3, 1, 4, 2, 5) + b"\x00\x01"
-    wanted = b"fedctta" + b"\x01" + struct.pack(">I", len(header)) + header + numbers
+    wanted = b"fedctta" + b"\x02" + struct.pack(">I", len(header)) + header + numbers
     turned = np.arange(6, dtype=">f4").reshape(2, 3).T
     parcel = Parcel("upload", 3, {"images": 2}, {"a": turned, "b": np.array([False, True])})
     assert pack(parcel).tobytes() == wanted

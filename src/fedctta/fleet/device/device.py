@@ -9,7 +9,7 @@ changes nothing, small batches are seen among the last images, and a guard watch
 
 In lock-step, the device waits for the download that answers a batch after adapting to it and before predicting it, as
 in a simulation. Alone, or free-running, it waits only for images; adaptation to the next batch starts from the
-download, so a download has an effect for as long as the adapter remembers (see `Adapter.free_running`).
+download, so a download has an effect for as long as the adapter remembers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ import torch
 from torch import Tensor
 
 from fedctta.core.clients import Client
+from fedctta.engine.rounds import take_up
 from fedctta.errors import UserError
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
-from fedctta.fleet.device.equipment import Equipment, free_running_parameters
+from fedctta.fleet.device.equipment import Equipment
 from fedctta.fleet.device.handover import Download, Handover, Snapshot
 from fedctta.fleet.device.predictions import Predictions, Row
 from fedctta.fleet.device.sources import Batch, Source
+from fedctta.keys import UNWAITING
 from fedctta.models.inputs import to_input
 from fedctta.models.try_on import refuse_regression, try_on
 from fedctta.online.adaptation import Adaptation
@@ -160,7 +162,7 @@ class Device:
         if download is not None:
             self.adaptation.client = self._take(download, before, self._last_batch)
         logits = self.adaptation.answer(x)
-        if download is not None and not self._compared and self.adaptation.batches > batches:
+        if download is not None and self.adapter.waits and not self._compared and self.adaptation.batches > batches:
             self._compare(before)
         return logits
 
@@ -185,10 +187,12 @@ class Device:
 
     def _take(self, download: Download, client: Client, x: Tensor | None) -> Client:
         """Return the client with the server's tensors in it."""
-        client = client._replace(own={**client.own, **download.own})
+        self.place = replace(self.place, run=download.run, round=download.round)
+        if x is None and not download.own.keys() <= client.own.keys():
+            return client  # what is private has meaning only after `receive`; the next download brings it again
+        client = take_up(client, download.own)
         if self.adapter.receives and x is not None:
             client = self.adapter.receive(self.network, client, x)
-        self.place = replace(self.place, run=download.run, round=download.round)
         return client
 
     def _compare(self, before: Client) -> None:
@@ -199,9 +203,9 @@ class Device:
         if all(torch.equal(tensor, alone.own[name]) for name, tensor in self.client.own.items()):
             log.warning(
                 "adapter %s begins anew with every batch, so that a free-running device gains nothing from its server:"
-                " use --lockstep, or parameters that remember (%s)",
+                " use --adapter %s, parameters that remember, or --lockstep",
                 self.adapter.name,
-                free_running_parameters(),
+                UNWAITING,
             )
 
     def _rows(self, batch: Batch, logits: Tensor, number: int) -> list[Row]:

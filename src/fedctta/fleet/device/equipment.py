@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,35 +21,13 @@ from fedctta.fleet.device.sources import files_below, read_image
 from fedctta.models import ARCHITECTURES, build
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_weights, weights_path
+from fedctta.online.default_method import choose_default
 from fedctta.runs.source_models import RANDOM, load_module
+
+log = logging.getLogger("fedctta.fleet")
 
 TRAINED_ON = ("cifar10", "cifar100", "shapes")
 """Data sets whose weights `--weights auto` looks for."""
-
-
-def parameters_for(adapter: str, given: Mapping[str, Any], lockstep: bool) -> dict[str, Any]:
-    """Return an adapter's parameters on a device: those given, and its defaults on a device that is not in lock-step.
-
-    There, what the server sends must outlive the next batch.
-
-    >>> parameters_for("bn", {}, lockstep=False)
-    {'momentum': 0.3}
-    """
-    known = adapters.classes().get(adapter, Adapter)
-    return {**({} if lockstep else known.free_running), **given}
-
-
-def free_running_parameters() -> str:
-    """Say which adapters have parameters for devices that are not in lock-step.
-
-    >>> free_running_parameters()
-    'for bn: bn.momentum=0.3'
-    """
-    known = {name: cls.free_running for name, cls in adapters.classes().items() if cls.free_running}
-    return "; ".join(
-        f"for {name}: {' '.join(f'{name}.{key}={value}' for key, value in values.items())}"
-        for name, values in known.items()
-    )
 
 
 @dataclass(frozen=True)
@@ -64,7 +43,7 @@ class Equipment:
 def equip(
     model: str,
     weights: str,
-    adapter: str,
+    adapter: str | None,
     batch: int,
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -72,14 +51,22 @@ def equip(
     dataset: str = "",
     device: torch.device | str = "cpu",
 ) -> Equipment:
-    """Make everything from its name. `dataset`, if known, says which weights are meant by "auto"."""
-    method = adapters.create(adapter, parameters)
+    """Make everything from its name; without an adapter's, one that fits the model.
+
+    `dataset`, if known, says which weights are meant by "auto".
+    """
+    method = adapters.create(adapter, parameters) if adapter else None
     path, trained_on = find_weights(model, weights, dataset)
 
     def load() -> Network:
         return Network(_module(model, path, weights), device)
 
     network = load()
+    if method is None:
+        name, why = choose_default(network)
+        if why:
+            log.warning("%s", why)
+        method = adapters.create(name)
     method.check(network, batch)
     return Equipment(network, method, _class_names(classes, trained_on), load)
 

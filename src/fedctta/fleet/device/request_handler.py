@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedctta.adapters import Adapter
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.core.network import Network, Tensors
-from fedctta.core.tensors import named
+from fedctta.core.tensors import named, under
 from fedctta.errors import UserError
 from fedctta.fleet.device.handover import Download, Handover
 from fedctta.fleet.transport.wire import SCHEMA, Note, Parcel
@@ -93,9 +93,10 @@ class RequestHandler:
             raise RequestRefused(f"the device is {have} and the server {want}: start both with --lockstep, or none")
         aggregator = _aggregator(request.note)
         said = {**said, "device": self.name, **self._health()}
-        if request.arrays:
+        sent, known = _split(request.arrays)
+        if sent:
             before = self.handover.moment.batches
-            fresh = self._receive(request)
+            fresh = self._receive(request, sent, aggregator)
             said["received"] = 1
             if fresh and self.lockstep and not self.handover.wait_for_moment(before, LOCKSTEP_WAIT):
                 return self._nothing(request, said, "the device is still at work on the batch")
@@ -103,9 +104,9 @@ class RequestHandler:
             return self._nothing(request, said, "nothing was asked for")
         if self.handover.ended:
             return self._nothing(request, said, "the device's data have ended")
-        return self._upload(request, said, aggregator)
+        return self._upload(request, said, aggregator, known)
 
-    def _receive(self, request: Parcel) -> bool:
+    def _receive(self, request: Parcel, sent: Tensors, aggregator: Aggregator) -> bool:
         """Leave the download for the loop; return False if it was received before."""
         run, number = str(request.note.get("run", "")), request.note.get("download", request.round - 1)
         if not isinstance(number, int):
@@ -113,24 +114,26 @@ class RequestHandler:
         last_run, last_number = self.last
         if run == last_run and number <= last_number:
             return False
-        own = self.handover.moment.client.own
-        tensors = {name.removeprefix("own."): _tensor(name, array) for name, array in request.arrays.items()}
-        check_download(tensors, own)
+        client = self.handover.moment.client
+        own = {**client.own, **aggregator.hands(client.private)}
+        check_download(sent, own)
         self.last = (run, number)
-        self.handover.deliver(Download({n: t.to(own[n].device) for n, t in tensors.items()}, number, run))
+        self.handover.deliver(Download({n: t.to(own[n].device) for n, t in sent.items()}, number, run))
         return True
 
-    def _upload(self, request: Parcel, said: Note, aggregator: Aggregator) -> Parcel:
+    def _upload(self, request: Parcel, said: Note, aggregator: Aggregator, known: Tensors) -> Parcel:
         client, x, batches = self.handover.moment
         if x is None:
             return self._nothing(request, said, "the device has seen no batch yet")
-        if len(x) < self.min_batch:
+        if aggregator.cumulative:  # what is shared rests on all batches, not on the last one
+            aggregator = aggregator.with_least(self.min_batch)
+        elif len(x) < self.min_batch:
             return self._nothing(
                 request, said, f"a batch of {len(x)} is too small to share, --min-batch={self.min_batch}"
             )
         signals: Tensors = {}
         if type(aggregator).signal is not Aggregator.signal:
-            signals = aggregator.signal(self.spare, client, x)
+            signals = aggregator.leave_out(aggregator.signal(self.spare, client, x), known)
         tensors = named("own", aggregator.shares(self.network, client.own)) | named("signal", signals)
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
         return Parcel("upload", request.round, {**said, "batches": batches, "images": len(x)}, arrays)
@@ -140,7 +143,7 @@ class RequestHandler:
 
 
 def check_download(tensors: Tensors, own: Tensors) -> None:
-    """Refuse a download that is not of some of the client's own tensors, or holds numbers no model can have."""
+    """Refuse a download of other tensors than those that the server may replace, or of numbers no model can have."""
     for name, tensor in tensors.items():
         if name not in own:
             raise RequestRefused(f"the download has a tensor {name!r:.80} that the device does not own")
@@ -153,10 +156,16 @@ def check_download(tensors: Tensors, own: Tensors) -> None:
             raise RequestRefused(f"the download's {name} is a variance and holds negative values")
 
 
-def _tensor(name: str, array: NDArray[Any]) -> torch.Tensor:
-    if not name.startswith("own."):
-        raise RequestRefused(f"the download has an array {name!r:.80} that is no tensor of the client's own")
-    return torch.from_numpy(array)
+def _split(arrays: Mapping[str, NDArray[Any]]) -> tuple[Tensors, Tensors]:
+    """Return what a request brings for the client's own tensors, and what the server says it has of the device."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    own, known = under("own", tensors), under("known", tensors)
+    for name in tensors:
+        if not name.startswith(("own.", "known.")):
+            raise RequestRefused(f"the download has an array {name!r:.80} that is no tensor of the client's own")
+    if len({t.shape for t in known.values()}) > 1 or any(t.dim() != 1 or t.is_floating_point() for t in known.values()):
+        raise RequestRefused("what the server says it has of the device are no lists of one length")
+    return own, known
 
 
 def _aggregator(note: Note) -> Aggregator:

@@ -12,17 +12,21 @@ from typing import Any, Literal
 
 import torch
 
+from fedctta.core.clients import Client
+from fedctta.core.randomness import numbered
 from fedctta.engine.first_clients import first_client
 from fedctta.errors import UserError
 from fedctta.fleet.device.device import Device, stoppable
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
-from fedctta.fleet.device.equipment import Equipment, equip, images_from, parameters_for, seed_of
+from fedctta.fleet.device.equipment import Equipment, equip, images_from, seed_of
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.health_report import describe_health, note_health
 from fedctta.fleet.device.predictions import open_predictions
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.socket_server import SocketServer
 from fedctta.fleet.device.sources import open_source, paced
+from fedctta.fleet.methods import choose_methods, refuse_lockstep
+from fedctta.keys import UNWAITING
 from fedctta.machine import arithmetic, choose_device
 from fedctta.online.adaptation import Adaptation
 from fedctta.online.saved import identity
@@ -38,7 +42,7 @@ class Settings:
     data: str
     state: Path
     weights: str = "auto"
-    adapter: str = "bn"
+    adapter: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 10
     patience: float = 1.0
@@ -100,7 +104,9 @@ def _remove_if_empty(state: Path) -> None:
 def _run(settings: Settings) -> StreamPosition:
     compute = choose_device(settings.compute)
     dataset, seed, number = "", seed_of(settings.name), 0
-    images = images_from(settings.source_images, settings.adapter, compute)
+    chosen = settings.adapter or (choose_methods({}, lockstep=True)["adapter"] if settings.lockstep else None)
+    chosen = chosen or (UNWAITING if settings.parameters else None)  # whose parameters they are
+    images = images_from(settings.source_images, chosen or UNWAITING, compute)
     if settings.data.startswith("stream:"):
         from fedctta.fleet.simulation.simulated import parse_stream
         from fedctta.runs.datasets import public_images
@@ -113,14 +119,16 @@ def _run(settings: Settings) -> StreamPosition:
     equipment = equip(
         settings.model,
         settings.weights,
-        settings.adapter,
+        chosen,
         settings.batch if settings.lockstep else max(2, settings.batch),  # single images are seen among the last ones
-        parameters=parameters_for(settings.adapter, settings.parameters, settings.lockstep),
+        parameters=settings.parameters,
         classes=settings.classes,
         dataset=dataset,
         device=compute,
     )
     network, adapter = equipment.network, equipment.adapter
+    if settings.lockstep:
+        refuse_lockstep(adapter)
     with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
         keep = DeviceState(settings.state, identity(network, adapter), settings.save_every)
         adaptation = _adaptation(settings, equipment)
@@ -131,6 +139,8 @@ def _run(settings: Settings) -> StreamPosition:
         out = settings.out or settings.state / "predictions.jsonl"
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()
+        if done.images > place.images:
+            adaptation.client = _rename(adaptation.client, done.images)
         place = replace(place, images=done.images, batches=max(place.batches, done.batches))
         source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
         handover = Handover(Snapshot(adaptation.client, None, place.batches))
@@ -146,6 +156,14 @@ def _run(settings: Settings) -> StreamPosition:
         )
         log.info("%s: %s", settings.name, describe_health(adaptation))
     return device.place
+
+
+def _rename(client: Client, images: int) -> Client:
+    """Return a client that was saved before its last images with another key: names given since are not given again."""
+    if "key" not in client.private:
+        return client
+    key = client.private["key"]
+    return client._replace(private={**client.private, "key": numbered(key, torch.full_like(key, images))})
 
 
 def _adaptation(settings: Settings, equipment: Equipment) -> Adaptation:

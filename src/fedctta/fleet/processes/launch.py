@@ -18,6 +18,7 @@ import torch
 
 from fedctta.errors import UserError
 from fedctta.files import make_writable, whole
+from fedctta.fleet.methods import choose_methods
 from fedctta.fleet.processes import process_specs
 from fedctta.fleet.processes.process_specs import Link
 from fedctta.fleet.processes.serve import Watch, lead, start_server
@@ -54,7 +55,7 @@ class Tryout:
         usual: dict[str, Any] = {"dataset": "shapes-c", "clients": self.devices}
         if self.devices < defaults(NIID)["clusters"] and self.run.get("stream", NIID.name) == NIID.name:
             usual[f"{NIID.name}.clusters"] = self.devices
-        return {**usual, **self.run}
+        return choose_methods({**usual, **self.run}, self.lockstep)
 
     def plan(self) -> str:
         """The text of the plan."""
@@ -114,7 +115,7 @@ def _device_words(tryout: Tryout, name: str, k: int, door: Path) -> list[str]:
     model = model_for(str(run["dataset"]), str(run.get("model", "auto")))
     kinds = tuple(f"{run.get(key, usual[key])}." for key in ("stream", "samples"))
     stream = ",".join(f"{key}={run[key]}" for key in run if key in DEVICE_WORDS or key.startswith(kinds))
-    adapter = str(run.get("adapter", "bn"))
+    adapter = str(run["adapter"])
     words = ["--model", model, "--data", f"stream:{stream},client={k}", "--state", str(folder)]
     words += ["--adapter", adapter, "--socket", str(door), "--batch", str(run.get("batch", 10)), "--device", "cpu"]
     words += ["--weights", str(run["weights"])] if "weights" in run else []

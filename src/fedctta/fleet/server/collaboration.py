@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Server, Uploads, overall
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Tensors
+from fedctta.core.tensors import named
 from fedctta.uploads.late_uploads import Late
 from fedctta.uploads.robust import Robust
 from fedctta.uploads.server_half import serve
@@ -54,17 +56,22 @@ class Closed(NamedTuple):
 
 @dataclass(frozen=True)
 class Hub:
-    """A server method with `server.clients` rows. `shared` is what a device with the source model uploads."""
+    """A server method with `server.clients` rows.
+
+    `shared` is what a device with the source model uploads; `handed` is what it keeps and the server replaces.
+    """
 
     aggregator: Aggregator
     server: Server
     shared: Tensors
     late: Late = field(default_factory=Late)
     robust: Robust = field(default_factory=Robust)
+    handed: Tensors = field(default_factory=dict)
 
     def start(self) -> Standing:
         """Return the standing before the first round: every row is the source model."""
-        return Standing(stack(Client(self.shared), self.server.clients).own, self.aggregator.init(self.server))
+        first = Client({**self.shared, **self.handed})
+        return Standing(stack(first, self.server.clients).own, self.aggregator.init(self.server))
 
     def close(
         self, standing: Standing, uploads: Mapping[int, Upload], receivers: Collection[int] | None = None
@@ -78,9 +85,10 @@ class Hub:
         trust = torch.zeros(count, device=device)
         for row, upload in uploads.items():
             trust[row] = self.late.trust(upload.age)
-        rows = {name: _lay({r: u.own[name] for r, u in uploads.items()}, old) for name, old in standing.rows.items()}
-        names = dict.fromkeys(name for upload in uploads.values() for name in upload.signals)
-        signals = {name: _lay({r: u.signals[name] for r, u in uploads.items()}, None, count) for name in names}
+        rows = {name: _lay({r: u.own[name] for r, u in uploads.items()}, standing.rows[name]) for name in self.shared}
+        told = {r: self.aggregator.put_back(u.signals, r, standing.memory) for r, u in uploads.items()}
+        names = dict.fromkeys(name for signals in told.values() for name in signals)
+        signals = {name: _lay({r: sent[name] for r, sent in told.items()}, None, count) for name in names}
 
         active = trust > 0
         # A copy, not `active` itself: rows of uploads that are refused for their age must not be kept.
@@ -92,13 +100,20 @@ class Hub:
         weights = overall(served.mixing, rows)
         weights = weights.to_dense() if weights.is_sparse else weights
         receiving = tuple(served.receive.nonzero().flatten().tolist())
-        return Closed(Standing(served.received, served.memory), weights, receiving)
+        return Closed(Standing({**standing.rows, **served.received}, served.memory), weights, receiving)
 
     def welcome(self, standing: Standing, joined: Collection[int]) -> Standing | None:
         """Return the standing after the rows `joined` were sent the server's model; None if the server has none."""
         who = mask(joined, self.server.clients, self.server.network.device)
-        greeted = self.aggregator.welcome(standing.rows, who, standing.memory)
-        return None if greeted is standing.rows else Standing(greeted, standing.memory)
+        shared = {name: standing.rows[name] for name in self.shared}
+        greeted = self.aggregator.welcome(shared, who, standing.memory)
+        return None if greeted is shared else Standing({**standing.rows, **greeted}, standing.memory)
+
+    def write(self, standing: Standing, row: int, download: bool) -> dict[str, NDArray[Any]]:
+        """Return what a device is sent with a question: its row, if it is owed one, and what the server has of it."""
+        own = named("own", {name: rows[row] for name, rows in standing.rows.items()}) if download else {}
+        arrays = own | named("known", self.aggregator.recount(standing.memory, row))
+        return {name: tensor.cpu().numpy() for name, tensor in arrays.items()}
 
 
 def mask(rows: Collection[int], count: int, device: torch.device) -> Tensor:

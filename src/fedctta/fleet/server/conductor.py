@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from fedctta.errors import UserError
@@ -70,7 +71,7 @@ class Conductor:
             expected = {node for node in self.roster.nodes if not self.letters.ignored(node)}
             here = expected & online
             expected = expected if self.plan.lockstep else here  # in lock-step, wait for devices that have left as well
-            self.letters.ask(here, self.standing.rows)
+            self.letters.ask(here, partial(self.hub.write, self.standing))
             self._listen("collecting")
             if self._is_over(expected, time.monotonic() - began):
                 break
@@ -108,7 +109,7 @@ class Conductor:
             if not owed and not self.post.busy():
                 break
             self.letters.answered.clear()  # devices that could not be reached are tried again
-            self.letters.ask(owed, self.standing.rows, ask=0)
+            self.letters.ask(owed, partial(self.hub.write, self.standing), ask=0)
             self._listen("delivering")
         self.ledger.save(self.place, self.standing)
 

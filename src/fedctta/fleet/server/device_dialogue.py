@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from fedctta.core.network import Tensors
+from numpy.typing import NDArray
+
 from fedctta.fleet.device.health_report import health_in
 from fedctta.fleet.server.collaboration import Upload
 from fedctta.fleet.server.examine import Examiner, UploadRefused
@@ -22,6 +25,9 @@ from fedctta.fleet.transport import wire
 from fedctta.fleet.transport.flower_messages import HELLO, STEP, Answer, Questions
 
 log = logging.getLogger("fedctta.fleet")
+
+Write = Callable[[int, bool], dict[str, NDArray[Any]]]
+"""Gives what the device of a row is sent, with or without its model."""
 
 FRESH = 3  # rounds after which a model is no longer sent to a device that went on by itself
 
@@ -62,11 +68,11 @@ class DeviceDialogue:
             self._refuse(node, reason)
         return {self.roster.nodes[node] for node in hellos.keys() - turned_away.keys()}
 
-    def ask(self, nodes: set[int], models: Tensors, ask: int = 1) -> None:
-        """Send idle devices their rows of `models`, if they have not got them yet, and ask for their uploads."""
+    def ask(self, nodes: set[int], write: Write, ask: int = 1) -> None:
+        """Send idle devices their rows, if they have not got them yet, and ask for their uploads."""
         for node in sorted(nodes - self.post.busy() - self.answered, key=self.roster.nodes.__getitem__):
             if self._due(node):
-                self._ask(node, models, ask)
+                self._ask(node, write, ask)
 
     def late(self) -> set[int]:
         """Return the nodes that have yet to answer a question of an earlier round."""
@@ -83,13 +89,13 @@ class DeviceDialogue:
         """Whether a node is in quarantine."""
         return self.roster.ignored(self._name(node) or f"node {node}", self.place.round)
 
-    def _ask(self, node: int, models: Tensors, ask: int) -> None:
+    def _ask(self, node: int, write: Write, ask: int) -> None:
         row, round_ = self.roster.nodes[node], self.place.round
         carried = self.place.owed.get(row)
         if carried is not None and not self.plan.lockstep and round_ - carried > FRESH:
             del self.place.owed[row]
             carried = None
-        arrays = {} if carried is None else {f"own.{n}": t[row].cpu().numpy() for n, t in models.items()}
+        arrays = write(row, carried is not None)
         nonce, self._asked[node] = secrets.token_hex(8), round_
         note: wire.Note = {**self._method, "ask": ask, "nonce": nonce}
         note |= {} if carried is None else {"download": carried}

@@ -45,7 +45,8 @@ def form_of(tensor: torch.Tensor) -> UploadForm:
 class Examiner:
     """Knows what an upload must look like: the source's shared tensors and one example of the signals.
 
-    `variances` names the tensors that cannot be negative; `limit` is in bytes, `bound` that of `plausible`.
+    `variances` names the tensors that cannot be negative; `limit` is in bytes, `bound` that of `plausible`. There is
+    none for signals that are `sums` over all that a device has seen.
     """
 
     shared: Tensors
@@ -54,6 +55,7 @@ class Examiner:
     adapter: str
     limit: int = 64 << 20
     bound: float = BOUND
+    sums: bool = False
 
     def open(self, flat: NDArray[Any]) -> wire.Parcel:
         """Return the parcel in these bytes."""
@@ -104,11 +106,15 @@ class Examiner:
                 raise UploadRefused(f"tensor {name} is {_text(told[name])}, not {_text(wanted[name])}")
 
     def _numbers(self, name: str, tensor: torch.Tensor, source: torch.Tensor) -> None:
-        one = Uploads({name: tensor[None]}, {}, torch.ones(1, dtype=torch.bool))
-        if not tensor.is_floating_point() or bool(plausible(one, {name: source.cpu()}, self.bound)):
+        if not tensor.is_floating_point():
             return
         if not bool(tensor.isfinite().all()):
             raise UploadRefused(f"tensor {name} holds values that are not finite")
+        if self.sums and name.startswith("signal."):
+            return
+        one = Uploads({name: tensor[None]}, {}, torch.ones(1, dtype=torch.bool))
+        if bool(plausible(one, {name: source.cpu()}, self.bound)):
+            return
         if name.removeprefix("own.") in self.variances and bool((tensor < 0).any()):
             raise UploadRefused(f"tensor {name} is a variance and holds negative values")
         most = f"{self.bound:g} times the source's and that of ones"

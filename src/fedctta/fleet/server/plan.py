@@ -6,7 +6,7 @@ rounds = 100
 
 [run]                        the method and the model, by the same words as `fedctta run`
 dataset = "shapes-c"
-adapter = "bn"
+adapter = "bn"               without both, they are those of `methods`
 aggregator = "fedctta"
 """
 
@@ -26,6 +26,7 @@ from fedctta.core.clients import choose_lift
 from fedctta.core.network import Network
 from fedctta.data.dense import DENSE
 from fedctta.errors import UserError, unknown
+from fedctta.fleet.methods import choose_methods, refuse_lockstep
 from fedctta.fleet.server.collaboration import Hub
 from fedctta.fleet.server.examine import Examiner
 from fedctta.fleet.transport.wire import Note
@@ -81,8 +82,6 @@ class Plan:
             raise UserError(f"quorum={self.quorum} must lie above 0 and up to 1")
         if self.devices > self.max_devices:
             raise UserError(f"devices={self.devices} are more than max_devices={self.max_devices}: raise the latter")
-        if self.experiment.predict == "before":
-            raise UserError("predict=before is for simulations, a device predicts after adapting: drop the key")
 
 
 def load_plan(path: Path) -> Plan:
@@ -101,7 +100,11 @@ def make_plan(fleet: dict[str, Any], run: dict[str, Any]) -> Plan:
     for key in fleet:
         if key not in hints:
             raise unknown("key of [fleet]", key, hints)
-    return Plan(**{key: read(value, hints[key], key) for key, value in fleet.items()}, experiment=single(run))
+    if run.get("predict") == "before":
+        raise UserError("predict=before is for simulations, a device predicts after adapting: drop the key")
+    values = {key: read(value, hints[key], key) for key, value in fleet.items()}
+    run = choose_methods(run, values.get("lockstep", Plan.lockstep))
+    return Plan(**values, experiment=single(run))
 
 
 def write_plan(fleet: dict[str, Any], run: dict[str, Any]) -> str:
@@ -136,6 +139,8 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     network = Network(load_module(experiment.dataset, model, experiment.weights, plan.classes))
     adapter = experiment.method(adapters, experiment.adapter)
     aggregator = experiment.method(aggregators, experiment.aggregator)
+    if plan.lockstep:
+        refuse_lockstep(adapter)
     adapter.check(network, experiment.batch)
     aggregator.require_partner(adapter.name)
     if aggregator.upper_bound or not aggregator.communicates:
@@ -151,13 +156,14 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     server = Server(network, lift, experiment.seed, shape, plan.max_devices, images)
     robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
     robust.check(aggregator, adapter.measures)
-    late, shared = Late(experiment.stale, experiment.decay), aggregator.shares(network, client.own)
-    hub = Hub(aggregator, server, shared, late, robust)
+    late = Late(experiment.stale, experiment.decay, aggregator.cumulative)
+    shared, handed = aggregator.shares(network, client.own), aggregator.hands(client.private)
+    hub = Hub(aggregator, server, shared, late, robust, handed)
     with torch.no_grad():
         signals = aggregator.signal(network, client, torch.rand(2, *shape))
     variances = frozenset(name for name in network.statistics if name.endswith("running_var"))
     limit = int(plan.max_megabytes * 2**20)
-    return hub, Examiner(hub.shared, signals, variances, adapter.name, limit, plan.norm_bound)
+    return hub, Examiner(hub.shared, signals, variances, adapter.name, limit, plan.norm_bound, aggregator.cumulative)
 
 
 def method_note(hub: Hub) -> Note:

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedctta.adapters import adapters
 from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
 from fedctta.fleet.processes.process_specs import QUIET
@@ -93,6 +94,10 @@ def check(experiment: Experiment, stream: Stream, objects: bool) -> None:
     for key in ONLY_OURS:
         if getattr(experiment, key) != usual[key]:
             raise UserError(f"{key} is not there with engine=flower: drop it, or use engine=fedctta")
+    if not adapters.classes()[experiment.adapter].waits:
+        raise UserError(
+            f"engine=flower plays in lock-step and adapter {experiment.adapter!r} never waits: use engine=fedctta"
+        )
     if objects:
         raise UserError("engine=flower takes model and data by name, not as objects: drop it, or give names")
     data, shape = stream.data, stream.shape

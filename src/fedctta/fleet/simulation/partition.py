@@ -15,6 +15,7 @@ from torch import Tensor
 from fedctta.core.clients import Client
 from fedctta.core.tensors import named, under
 from fedctta.engine.first_clients import first_client
+from fedctta.engine.rounds import take_up
 from fedctta.errors import UserError
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.request_handler import RequestHandler
@@ -70,8 +71,8 @@ def _step(
     moment, logits = Snapshot(client, None, seen), None
     if request.kind == "step" and seen == request.round:  # not asked a second time
         if seen:
-            own = {n.removeprefix("own."): torch.from_numpy(array) for n, array in request.arrays.items()}
-            client, x = client._replace(own={**client.own, **own}), _batch(stream, seen - 1, number)
+            own = under("own", {name: torch.from_numpy(array) for name, array in request.arrays.items()})
+            client, x = take_up(client, own), _batch(stream, seen - 1, number)
             client = adapter.receive(network, client, x) if adapter.receives and own else client
             logits = adapter.predict(network, client, x)
         if request.note["ask"]:

@@ -3,7 +3,8 @@
     7 bytes magic | 1 byte schema | 4 bytes header length | header (JSON) | the arrays' bytes, one after another
 
 The header names every array with its type and shape, so a reader knows the exact length before it looks at a single
-number. Nothing is ever unpickled. Numbers are little-endian, the header's length is big-endian.
+number. Rows of zeros do not travel (`sparse_rows`). Nothing is ever unpickled. Numbers are little-endian, the header's
+length is big-endian.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SCHEMA = 1
+from fedctta.fleet.transport.sparse_rows import Inconsistent, leave_out_zeros, put_zeros_back
+
+SCHEMA = 2
 KINDS = ("hello", "step", "upload", "download", "nothing", "refused")
 DTYPES = ("float32", "float16", "int64", "bool", "uint8")
 MAGIC = b"fedctta"
@@ -34,7 +37,10 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message's kind, the server round it belongs to, small facts, and arrays ("own.<tensor>", "signal.<name>")."""
+    """A message's kind, the server round it belongs to, small facts, and arrays.
+
+    These are "own.<tensor>", what the client has of its own, "signal.<name>", and "known.<name>", what the server has.
+    """
 
     kind: str
     round: int = 0
@@ -47,7 +53,9 @@ def pack(parcel: Parcel) -> NDArray[np.uint8]:
     for name, array in parcel.arrays.items():
         if array.dtype.name not in DTYPES:
             raise Malformed(f"array {name!r} is {array.dtype.name}: only {', '.join(DTYPES)} travel")
-    arrays = {name: np.asarray(a, _little(a.dtype.name), order="C") for name, a in parcel.arrays.items()}
+    arrays = {
+        name: np.asarray(a, _little(a.dtype.name), order="C") for name, a in leave_out_zeros(parcel.arrays).items()
+    }
     header = {
         "kind": parcel.kind,
         "round": parcel.round,
@@ -91,6 +99,10 @@ def unpack(flat: NDArray[Any] | bytes, limit: int) -> Parcel:
         body += count * kind.itemsize
     if body != size:
         raise Malformed(f"{size - body} bytes follow the last array")
+    try:
+        arrays = put_zeros_back(arrays, limit)
+    except Inconsistent as error:
+        raise Malformed(str(error)) from error
     return Parcel(header["kind"], header["round"], header["note"], arrays)
 
 

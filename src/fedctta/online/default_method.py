@@ -1,0 +1,25 @@
+"""The method of a device for which none is named: the one that never waits, where it fits, and otherwise none."""
+
+from __future__ import annotations
+
+from fedctta.adapters import adapters
+from fedctta.adapters.common.needs import meets
+from fedctta.core.network import Network
+from fedctta.keys import PLAIN, UNWAITING
+
+
+def choose_default(network: Network) -> tuple[str, str]:
+    """Return the name of an adapter that fits a model, and, if it adapts nothing, why.
+
+    >>> from torch import nn
+    >>> choose_default(Network(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten())))
+    ('recall', '')
+    >>> choose_default(Network(nn.Flatten()))[0]
+    'none'
+    """
+    if meets(network, adapters.classes()[UNWAITING].needs):
+        return UNWAITING, ""
+    return PLAIN, (
+        f"adapter {UNWAITING!r} needs BatchNorm layers and this model has none, so that it predicts without adapting:"
+        " name another method (`fedctta doctor` says which fit)"
+    )
