@@ -44,6 +44,8 @@ ALLOWED = {
     "adapters.fedthe": {"cotta"},
     # The methods whose loss it can minimise.
     "adapters.cola": {"tent", "eata", "sar"},
+    "adapters.common.inner": {"tent", "eata", "sar"},
+    "adapters.recall": {"tent"},  # the remedy for a model without BatchNorm
     # The remedy of a method whose partner, or whose own helper, cannot do what it needs; aggregators see no adapters.
     "adapters.common.balanced": {"bbn", "bn"},
     "aggregators.cfl": {"grad", "local"},

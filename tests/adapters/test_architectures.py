@@ -23,7 +23,7 @@ SLOW = (
 SIZED = ("mixer_s16_224", "swin_tiny_patch4_window7_224", "vit_tiny_patch16_224", "xcit_nano_12_p16_224")
 REFUSALS = re.compile(
     r"adapter '[a-z0-9-]+' (needs BatchNorm layers|trains scales of normalisation layers) and this model has none:"
-    r" use adapter none(, [a-z0-9-]+)* or [a-z0-9-]+"
+    r" use (recall\.inner=tent or )?adapter none(, [a-z0-9-]+)* or [a-z0-9-]+"
 )
 PARAMETERS = {"rotta": {"side": SIDE}, "atp": {"rates": "0.01"}}
 

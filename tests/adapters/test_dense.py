@@ -15,7 +15,7 @@ from fedctta.errors import UserError
 from fedctta.models import build
 
 PER_PIXEL = {
-    **{name: {} for name in ("none", "bn", "norm-alpha", "norm-ema", "dua", "tent", "shot", "bpa", "cola")},
+    **{name: {} for name in ("none", "bn", "norm-alpha", "norm-ema", "dua", "tent", "shot", "bpa", "cola", "recall")},
     "sar": {"threshold": 1.0},
     **{name: {"threshold": 1.0, "margin": 2.0} for name in ("eata", "eta", "rdumb")},  # everything passes
     "grad": {"lr": 1e-3, "prox": 1.0, "moon": 1.0, "distil": 1.0},

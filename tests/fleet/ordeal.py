@@ -40,7 +40,10 @@ class Ordeal:
         usual = {"state": "server", "rounds": 10**6, "devices": len(self.names), "max_devices": len(self.names)}
         usual |= {"deadline": 15.0, "pause": 1.0, "ttl": 60.0}
         (folder / "fleet.toml").write_text(
-            write_plan({**usual, **fleet}, {"dataset": "shapes-c", "aggregator": "fedctta", "bn.momentum": 0.3})
+            write_plan(
+                {**usual, **fleet},
+                {"dataset": "shapes-c", "adapter": "bn", "aggregator": "fedctta", "bn.momentum": 0.3},
+            )
         )
         self.rounds, self.kills, self.recovered, self.memory = [], [], [], {}
         self.supervisor, self.status = None, {}
@@ -84,7 +87,8 @@ class Ordeal:
         state = self.folder / "devices" / name
         state.mkdir(parents=True)
         words = ["--model", "resnet8-w16", "--weights", "shapes", "--data", "python:camera:Camera"]
-        words += ["--state", str(state), "--socket", str(self.doors / f"{k}"), "--device", "cpu", "bn.momentum=0.3"]
+        words += ["--state", str(state), "--socket", str(self.doors / f"{k}"), "--device", "cpu"]
+        words += ["--adapter", "bn", "bn.momentum=0.3"]
         part = process_specs.device(name, words)
         if self.liar and k == self.devices:
             self.lie("honest")

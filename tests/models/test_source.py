@@ -58,4 +58,6 @@ def test_weights_by_path_need_no_card_and_a_model_given_has_none(tmp_path):
 
 def test_a_comparison_of_weights_is_labelled_by_what_was_asked():
     result = run(**SMALL, adapter="bn", aggregator="local", weights=["auto", "fedavg"])
-    assert [row.label for row in result.table().rows] == ["Local weights=auto", "Local weights=fedavg"]
+    table = result.table()
+    assert [row.label for row in table.rows] == ["No-Adapt", "Local"]
+    assert [column.rpartition(" / ")[2] for column in table.columns] == ["weights=auto", "weights=fedavg"]

@@ -20,7 +20,7 @@ REFUSALS = re.compile(
     r"adapter '[a-z0-9-]+' ("
     r"works on colour pictures \[batch, 3, height, width\] and a batch has input_ids of 6 and attention_mask of 6"
     r"|needs BatchNorm layers and this model has none)"
-    r": use adapter [a-z0-9-]+(, [a-z0-9-]+)* or [a-z0-9-]+"
+    r": use (recall\.inner=tent or )?adapter [a-z0-9-]+(, [a-z0-9-]+)* or [a-z0-9-]+"
 )
 RUN = {  # those that adapt to words; with BatchNorm these and more
     "LayerNorm": {"none", "tent", "grad", "shot", "eata", "eta", "rdumb", "sar", "t3a", "lame", "bpa", "atp", "cola"},

@@ -55,7 +55,7 @@ def normalise_with(scale: Scale, blend: Blend) -> NormRule:
 
 
 def _measure(x: Tensor) -> Statistics:
-    """Return the batch's statistics, by torch's own fused pass where there is one: not inside vmap, nor on a GPU."""
-    if x.dtype != torch.float32 or not is_lone(x):
+    """Return the batch's statistics, by torch's own fused pass where there is one: without vmap, gradients and GPU."""
+    if x.dtype != torch.float32 or torch.is_grad_enabled() or not is_lone(x):
         return batch_statistics(x)
     return Statistics(*torch.batch_norm_update_stats(x, None, None, 0.0))
