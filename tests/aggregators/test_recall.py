@@ -11,9 +11,12 @@ import torch
 from fedctta.adapters import adapters
 from fedctta.adapters.recall import Recall as RecallAdapter
 from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators.fedavg import FedAvg
+from fedctta.aggregators.local import Local
 from fedctta.aggregators.recall import Recall
 from fedctta.core.clients import by_loop, by_vmap, stack
 from fedctta.engine.rounds import Federation
+from fedctta.errors import UserError
 
 DEVICES = 3
 
@@ -175,3 +178,12 @@ def test_clients_without_a_book_have_nothing_to_add(tiny_network):
     w, memory = Recall().collaborate(server, Uploads(clients.own, {}, torch.ones(2, dtype=torch.bool)), {})
     assert torch.equal(w, torch.eye(2))
     assert memory == {}
+
+
+def test_a_server_that_mixes_models_has_nothing_to_mix(tiny_network):
+    own = RecallAdapter().init(tiny_network).own
+    with pytest.raises(UserError, match=r"mixes models, and adapter 'recall' changes nothing.* use aggregator=recall"):
+        FedAvg().require_partner("recall", own)
+    Local().require_partner("recall", own)
+    Recall().require_partner("recall", own)
+    FedAvg().require_partner("bn", tiny_network.statistics)

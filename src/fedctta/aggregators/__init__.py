@@ -20,7 +20,7 @@ from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.core.clients import Client, Lifter
 from fedctta.core.memory_layout import row_by_row
 from fedctta.core.network import Network, Tensors
-from fedctta.errors import UserError
+from fedctta.errors import UserError, either
 from fedctta.registry import Registry
 
 # W[N, N], the same with few weights per row, or the same via groups
@@ -75,12 +75,18 @@ class Aggregator:
     guarded: ClassVar[str] = ""  # the parameter with which it clips uploads by itself; without one, `robust` does
     partner: ClassVar[str] = ""  # the only adapter whose clients have what it collects; without one, any
 
-    def require_partner(self, adapter: str) -> None:
-        """Raise a UserError if this server has nothing to collect from clients with this adapter."""
+    def require_partner(self, adapter: str, own: Tensors) -> None:
+        """Raise a UserError if this server has nothing to collect from clients with this adapter, who own these."""
         if self.partner not in ("", adapter):
             raise UserError(
                 f"aggregator {self.name!r} shares what adapter {self.partner!r} stores, and adapter {adapter!r} stores"
                 f" nothing of it: use adapter={self.partner}, or another aggregator"
+            )
+        partners = [name for name, cls in aggregators.classes().items() if cls.partner == adapter]
+        if partners and not own and self.communicates and not self.upper_bound and not self.partner:
+            raise UserError(
+                f"aggregator {self.name!r} mixes models, and adapter {adapter!r} changes nothing of its model: use"
+                f" aggregator={either(partners)}"
             )
 
     def check(self, network: Network, own: Tensors) -> None:

@@ -96,8 +96,8 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
     refuse_other_inputs(stream, methods.adapter, methods.aggregator)
     methods.adapter.check(network, experiment.batch)
-    methods.aggregator.require_partner(methods.adapter.name)
     client = methods.adapter.init(network)
+    methods.aggregator.require_partner(methods.adapter.name, client.own)
     methods.aggregator.check(network, client.own)
     return Parts(methods, network, client, stream, slots, model, source, device, lift)
 

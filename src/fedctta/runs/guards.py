@@ -104,7 +104,7 @@ def _fits(network: Network, adapter: Adapter, aggregator: Aggregator) -> bool:
     if aggregator.upper_bound or not aggregator.communicates:
         return False
     try:
-        aggregator.require_partner(adapter.name)
+        aggregator.require_partner(adapter.name, adapter.init(network).own)
         aggregator.check(network, adapter.init(network).own)
     except UserError:
         return False

@@ -142,7 +142,7 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     if plan.lockstep:
         refuse_lockstep(adapter)
     adapter.check(network, experiment.batch)
-    aggregator.require_partner(adapter.name)
+    aggregator.require_partner(adapter.name, adapter.init(network).own)
     if aggregator.upper_bound or not aggregator.communicates:
         raise UserError(
             f"aggregator {aggregator.name!r} has nothing for a server to do: use another one, as"
