@@ -165,7 +165,7 @@ def test_a_book_is_taken_up_and_what_was_seen_moves_to_its_places(tiny_network):
     assert read(tiny_network, after, "images").round().tolist() == [8, 0, 16, 0]
     assert after.private["belief"].argmax() == 0
     assert after.private["time"] == 1000
-    page = recall._page(Layout(0), after.private)
+    page = recall.notebook.page(Layout(0), after.private)
     assert page.short[2, 0] == pytest.approx(500 + 16 * 2 ** (-(1000 - 16) / 20_000), rel=1e-3)
     assert page.book.tolist() == [0, 1, 1, 0]
 
@@ -175,10 +175,10 @@ def test_two_domains_that_turn_out_to_be_one_are_united(tiny_network):
     client, _ = walk(tiny_network, ["noise"] * 20, recall)
     twin = {name: client.private[name].clone() for name in ("part", "changed", "name")}
     twin["part"][1], twin["changed"][1], twin["name"][1] = twin["part"][0], twin["changed"][0], 5
-    united = recall._unite(read_scale(tiny_network).layout, client.private | twin)
+    united = recall.notebook.unite(read_scale(tiny_network).layout, client.private | twin)
     assert united["name"].tolist() == [int(client.private["name"][0]), 0, 0, 0]
     torch.testing.assert_close(united["part"][0], 2 * client.private["part"][0])
-    alone = recall._unite(read_scale(tiny_network).layout, client.private)
+    alone = recall.notebook.unite(read_scale(tiny_network).layout, client.private)
     torch.testing.assert_close(alone["part"], client.private["part"])
 
 

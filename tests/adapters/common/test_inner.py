@@ -65,29 +65,6 @@ def test_what_is_learnt_is_remembered_by_domain(tiny_network):
     assert after[1].abs().max() > 0
 
 
-def test_a_stay_in_a_new_domain_begins_with_what_others_have_learnt(tiny_network):
-    recall = Recall(domains=3, inner="tent", lr=1e-2)
-    layout, client = recall._layout(tiny_network), recall.init(tiny_network)
-    book = torch.zeros_like(client.private["book"])
-    layout.of(book, "trained")[1] = 4.0
-    book[1, layout.parts["learnt"]] = 4 * 0.5
-    private = client.private | {"book": book, "held": torch.tensor([0.0, 1.0, 0.0])}
-    assert recall._learnt(layout, private)[1].unique().tolist() == [0.5]
-    assert recall._learnt(layout, private)[0].abs().max() == 0
-
-
-def test_own_and_received_are_averaged_by_images(tiny_network):
-    recall = Recall(domains=2, inner="tent", lr=1e-2)
-    layout, client = recall._layout(tiny_network), recall.init(tiny_network)
-    part, book = client.private["part"].clone(), client.private["book"].clone()
-    for rows, count, value in ((part, 1.0, 1.0), (book, 3.0, 0.2)):
-        layout.of(rows, "trained")[0] = count
-        rows[0, layout.parts["learnt"]] = count * value
-    private = client.private | {"part": part, "book": book, "held": torch.ones(2)}
-    mean = recall._average(tiny_network, private)
-    assert recall._learnt(layout, mean)[0].unique().tolist() == pytest.approx([0.4])
-
-
 def test_a_model_without_batchnorm_recalls_what_was_learnt():
     torch.manual_seed(0)
     module = nn.Sequential(
