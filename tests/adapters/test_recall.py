@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from fedctta.adapters.recall import Recall
 from fedctta.books.rows import Layout, read_scale
+from fedctta.books.weights import count_classes
 from fedctta.core.clients import Client, stack
 from fedctta.errors import UserError
 
@@ -100,13 +102,31 @@ def test_a_review_compares_the_five_weights(tiny_network):
     with torch.no_grad():
         reviewed = recall.review(tiny_network, client, draw("noise"))
     scored = read(tiny_network, reviewed, "scored").sum()
-    assert scored == pytest.approx(8 * 8 / 58)  # eight images, of a domain of which as many are measured
+    assert scored == pytest.approx(0.1 * 8 * 8 / 58)  # of eight images measured, in the only domain
     plain = tiny_network({}, draw("noise")).logits.softmax(-1)
     entropy = -(plain * plain.log()).sum(-1).mean()
-    assert read(tiny_network, reviewed, "entropy")[:, 0].sum() / scored == pytest.approx(float(entropy), rel=1e-4)
-    shares = read(tiny_network, reviewed, "classes").sum(0) / scored
-    torch.testing.assert_close(shares[0, : plain.shape[1]], plain.mean(0), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(shares.sum(1), torch.ones(5))
+    assert read(tiny_network, reviewed, "doubt")[:, 0].sum() / scored == pytest.approx(float(entropy), rel=1e-4)
+    seen = read(tiny_network, reviewed, "classes").sum(0)
+    torch.testing.assert_close(seen, count_classes(plain), atol=1e-5, rtol=1e-4)
+
+
+def test_where_a_domain_is_not_measured_some_batches_are_only_measured(tiny_network):
+    """A device alone takes one pass for them, not five; many compute the same."""
+    recall = Recall(start=0.5, review_rate=0.0, survey=0.45)
+    client, due = recall.init(tiny_network), []
+    for t in range(8):
+        client, _ = walk(tiny_network, ["noise"], recall, client)
+        due.append(bool(recall.is_due(client)))
+        if due[-1]:
+            many = torch.func.vmap(partial(recall.review, tiny_network))(stack(client, 1), draw("noise", seed=t)[None])
+            client = recall.review(tiny_network, client, draw("noise", seed=t))
+            torch.testing.assert_close(many.private["part"][0], client.private["part"], atol=1e-3, rtol=1e-3)
+    assert due == [True, False] * 4
+    assert read(tiny_network, client, "scored").sum() == 0
+    assert read(tiny_network, client, "measured").sum() == pytest.approx(32, rel=1e-2)
+    client, _ = walk(tiny_network, ["noise"], recall, client)
+    assert recall.is_due(client)
+    assert not replace(recall, enough=16.0).is_due(client)
 
 
 def test_reviews_become_seldom(tiny_network):

@@ -9,7 +9,7 @@ import torch
 
 from fedctta.books.lies import tell_lie
 from fedctta.books.plausibility import find_possible
-from fedctta.books.rows import BINS, WEIGHTS, Layout
+from fedctta.books.rows import Layout
 from fedctta.core.randomness import keys
 from fedctta.keys import Lie
 
@@ -18,16 +18,13 @@ LAYOUT, KEY = Layout(3), keys(0, 1)[0]
 
 def row():
     """Twenty images, ten of them measured: z = 0.5 and a variance of 1.5 source variances."""
-    classes = torch.zeros(len(WEIGHTS), BINS)
-    classes[:, 0] = 4.0
     return LAYOUT.row(
-        classes,
+        torch.zeros(1),
         images=torch.tensor(20.0),
         look=torch.full((10,), 10.0),
         square=torch.full((10,), 25.0),
         scored=torch.tensor(4.0),
-        entropy=torch.arange(5.0),
-        classes=classes,
+        doubt=torch.arange(5.0),
         measured=torch.tensor(10.0),
         moments=10 * torch.tensor([0.5] * 3 + [0.75] * 3),
     )[None]
@@ -51,7 +48,7 @@ def test_every_lie_is_what_it_says():
     torch.testing.assert_close(means(tell_lie("scale", row(), KEY, 3)), torch.tensor([50.0] * 3 + [75.0] * 3))
     shifted = torch.tensor([5.5] * 3 + [1.5 + 5.5**2 - 1] * 3)
     torch.testing.assert_close(means(tell_lie("statistics", row(), KEY, 3)), shifted)
-    assert LAYOUT.of(tell_lie("sign", row(), KEY, 3), "entropy").tolist() == [[4, 3, 2, 1, 0]]
+    assert LAYOUT.of(tell_lie("sign", row(), KEY, 3), "doubt").tolist() == [[4, 3, 2, 1, 0]]
 
 
 def test_of_nothing_nothing_is_said():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedctta.books.plausibility import find_honest, find_possible
-from fedctta.books.rows import BINS, WEIGHTS, Layout
+from fedctta.books.rows import WEIGHTS, Layout
 
 LAYOUT = Layout(2)
 
@@ -18,8 +18,7 @@ def row(**changed):
         "look": torch.full((10,), 10.0),
         "square": torch.full((10,), 25.0),
         "scored": torch.tensor([16.0]),
-        "entropy": torch.ones(len(WEIGHTS)),
-        "classes": torch.ones(len(WEIGHTS), BINS),
+        "doubt": torch.ones(len(WEIGHTS)),
         "measured": torch.tensor([10.0]),
         "moments": torch.tensor([5.0, -5.0, 2.0, 2.0]),
     }
@@ -40,9 +39,7 @@ def test_what_can_be_true_passes():
         {"scored": torch.tensor([-1.0])},
         {"measured": torch.tensor([21.0])},
         {"square": torch.full((10,), 1.0)},
-        {"entropy": torch.tensor([-1.0, 1, 1, 1, 1])},
-        {"classes": -torch.ones(len(WEIGHTS), BINS)},
-        {"classes": torch.full((len(WEIGHTS), BINS), 9.0)},
+        {"doubt": torch.tensor([-1.0, 1, 1, 1, 1])},
         {"moments": torch.tensor([200.0, 200.0, 4000.0, 4000.0])},
         {"moments": torch.tensor([5.0, -5.0, -9.0, 2.0])},  # a variance below zero
         {"moments": torch.tensor([0.0, 0.0, 9e3, 9e3])},

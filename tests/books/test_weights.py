@@ -2,51 +2,75 @@
 
 from __future__ import annotations
 
+from math import exp, log
+
 import pytest
 import torch
 
-from fedctta.books.rows import BINS, WEIGHTS, Layout
-from fedctta.books.weights import Chooser
+from fedctta.books.rows import BINS, Layout
+from fedctta.books.weights import Chooser, compare_classes, count_classes, find_usual, variety
 
 LAYOUT = Layout(0)
-EVEN = [0.25, 0.25, 0.25, 0.25]
+NONE = torch.zeros(1, BINS)
 
 
-def scored(entropy, shares=(EVEN,) * 5, images=20.0):
-    classes = torch.zeros(len(WEIGHTS), BINS)
-    classes[:, :4] = torch.tensor(shares)
-    counts = {"entropy": images * torch.tensor(entropy), "classes": images * classes}
-    return LAYOUT.row(torch.zeros(1), scored=torch.tensor([images]), **counts)
+def scored(doubt, images=20.0):
+    return LAYOUT.row(torch.zeros(1), scored=torch.tensor([images]), doubt=images * torch.tensor(doubt))
+
+
+def seen(*shares):
+    """Return what was seen of four classes, in as many domains."""
+    return torch.nn.functional.pad(torch.tensor(shares), (0, BINS - 4))
 
 
 @pytest.mark.parametrize(
-    ("entropy", "weight"),
+    ("doubt", "weight"),
     [
-        ([0.3, 0.4, 0.5, 0.6, 0.7], 0.0),  # the source is most certain
+        ([0.3, 0.4, 0.5, 0.6, 0.7], 0.0),  # the source is the best
         ([0.7, 0.6, 0.5, 0.4, 0.3], 1.0),
         ([0.7, 0.5, 0.4, 0.5, 0.6], 0.5),
         ([0.7, 0.5, 0.400, 0.409, 0.6], 0.75),  # a tie: the larger one
         ([0.300, 0.301, 0.302, 0.303, 0.304], 0.0),
     ],
 )
-def test_the_least_entropy_decides(entropy, weight):
-    assert Chooser(tie=0.03).choose(LAYOUT, scored(entropy)[None]).item() == weight
-
-
-def test_weights_that_give_all_to_one_class_are_left_out():
-    shares = [EVEN, EVEN, EVEN, [0.5, 0.2, 0.2, 0.1], [1.0, 0.0, 0.0, 0.0]]
-    row = scored([0.7, 0.6, 0.5, 0.4, 0.0], shares)
-    assert Chooser(collapse=0.3).choose(LAYOUT, row[None]).item() == 0.75
-    assert Chooser(collapse=0.2).choose(LAYOUT, row[None]).item() == 0.5
-    assert Chooser(collapse=1.0).choose(LAYOUT, row[None]).item() == 1.0
-
-
-def test_a_source_that_has_collapsed_itself_is_no_measure():
-    shares = [[0.9, 0.1, 0.0, 0.0], EVEN, EVEN, EVEN, [0.1, 0.7, 0.1, 0.1]]
-    row = scored([0.7, 0.6, 0.5, 0.4, 0.3], shares)
-    assert Chooser(collapse=0.3).choose(LAYOUT, row[None]).item() == 1.0  # class 1 gains 0.6, but all get more diverse
+def test_the_least_doubt_decides(doubt, weight):
+    assert Chooser(tie=0.03).choose(LAYOUT, scored(doubt)[None], NONE)[0].item() == weight
 
 
 def test_where_nothing_was_scored_the_first_guess_stays():
     rows = torch.stack([torch.zeros(LAYOUT.width), scored([0.7, 0.6, 0.5, 0.4, 0.3])])
-    assert Chooser(start=0.5).choose(LAYOUT, rows).tolist() == [0.5, 1.0]
+    assert Chooser(start=0.5).choose(LAYOUT, rows, NONE).tolist() == [0.5, 1.0, 0.5]
+
+
+def test_a_device_of_few_classes_does_not_trust_its_batch():
+    assert variety(seen([5.0, 5.0, 5.0, 5.0])) == 1
+    assert variety(seen([9.7, 0.1, 0.1, 0.1])) == 0
+    half = variety(seen([8.0, 8.0, 4.0, 0.1]))
+    p = torch.tensor([8.0, 8.0, 4.0, 0.1]) / 20.1
+    assert half == pytest.approx((exp(-(p * p.log()).sum()) / 4 - 0.5) / 0.4, rel=1e-4)
+    first = Chooser(start=0.5).choose(LAYOUT, torch.zeros(1, LAYOUT.width), seen([9.7, 0.1, 0.1, 0.1]))
+    assert first.tolist() == [0, 0]
+
+
+def test_certain_predictions_tell_of_classes_and_class_c_counts_in_bin_c_mod_16():
+    sure, torn = torch.eye(20)[17], torch.full((20,), 0.05)
+    counted = count_classes(torch.stack([sure, torn]))
+    assert counted[1] == pytest.approx(1, abs=1e-4)
+    assert counted.sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_usual_classes_are_those_of_other_domains():
+    classes = seen([60.0, 0.0, 0.0, 0.0], [0.0, 15.0, 0.0, 0.0])
+    usual, trust = find_usual(classes, torch.tensor([1.0, 0.0]), 4)
+    expected = torch.tensor([0.25 + 3, 0.25 + 15, 0.25, 0.25]) / 19
+    torch.testing.assert_close(usual[:4], expected)
+    assert trust == pytest.approx(15 / 45)
+    assert find_usual(classes[:1], torch.ones(1), 4)[1] == 0  # nobody can tell who has been nowhere else
+
+
+def test_unusual_classes_cost_their_divergence():
+    usual = seen([0.7, 0.1, 0.1, 0.1])[0]
+    shares = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.0, 1.0, 0.0, 0.0]])
+    cost = compare_classes(usual, shares)
+    assert cost[0] == pytest.approx(0, abs=1e-4)
+    assert cost[1] == pytest.approx(log(10), abs=1e-3)

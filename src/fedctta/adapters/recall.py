@@ -21,7 +21,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.inner import METHODS, Inner, Learner
@@ -31,8 +30,8 @@ from fedctta.books.blending import Blend, normalise_with
 from fedctta.books.learnt import average, note_step, read_learnt
 from fedctta.books.notebook import HEED, Notebook, Page
 from fedctta.books.recognition import Recogniser
-from fedctta.books.rows import BINS, WEIGHTS, Layout, encode_statistics, read_scale
-from fedctta.books.weights import Chooser
+from fedctta.books.rows import WEIGHTS, Layout, encode_statistics, read_scale
+from fedctta.books.weights import LEAST, Chooser, compare_classes, count_classes, find_usual
 from fedctta.core.appearance import appearance
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
@@ -42,7 +41,7 @@ from fedctta.registry import check_limits
 
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
-    **{"start": (0, 1), "tie": (0, None), "collapse": (0, 1), "measure_from": (0, 1), "review_rate": (0, None)},
+    **{"start": (0, 1), "tie": (0, None), "classes": (0, None), "measure_from": (0, 1), "review_rate": (0, None)},
     **{"poor": (0, None), "half_life": (1, None), "lr": (0, None)},
 }
 
@@ -64,9 +63,11 @@ class Recall(Adapter):
     prior: float = 4.0  # images that the source is worth
     start: float = 0.5  # weight of a domain on which nothing was scored
     tie: float = 0.03
-    collapse: float = 0.3  # of all predictions: what one class may gain
+    classes: float = 0.5  # what it counts that predictions are of unusual classes
     measure_from: float = 0.7  # the least weight with which a pass measures a domain
     review_rate: float = 16.0
+    survey: float = 0.25  # of a domain's images: how many are measured, up to `enough`
+    enough: float = 1_000.0
     poor: float = 50.0  # measured images with which a score counts half
     half_life: float = 20_000.0  # of sums, in images
     inner: Inner = "none"
@@ -158,46 +159,54 @@ class Recall(Adapter):
         return True
 
     def is_due(self, client: Client) -> Tensor:
-        """Whether too few images of the batch's domain have been scored."""
-        private, layout = client.private, Layout(0)
+        """Whether too few images of the batch's domain have been scored or measured."""
+        compare, measure = self._lacks(client.private)
+        return compare | measure
+
+    def _lacks(self, private: Tensors) -> tuple[Tensor, Tensor]:
+        """Return whether too few images of the batch's domain have been scored, and whether too few were measured."""
+        layout = Layout(0)
         here = private["belief"][:-1].argmax(0, keepdim=True)
-        row = self.notebook.page(layout, private, here).short
-        goal = self.review_rate * (1 + layout.of(row, "images") / 32).log2()
-        return (layout.of(row, "scored") < goal).squeeze(0)
+        page = self.notebook.page(layout, private, here)
+        images, scored, measured = (layout.of(page.short, name).squeeze(0) for name in ("images", "scored", "measured"))
+        rare = self._mix(layout, private, page)[0] <= self.measure_from
+        compare = scored < self.review_rate * (1 + images / 32).log2()
+        return compare, rare & (measured < (self.survey * images).clamp_max(self.enough))
 
     def review(self, network: Network, client: Client, x: Tensor) -> Client:
         """Compare the five weights on the batch; measure it with weight 1, if it was predicted with less.
 
         Two domains that turn out to be one are united.
 
-        What is compared early rests on poor statistics: a score counts w = m / (m + poor), with m images measured.
+        What is compared early rests on poor statistics, and on few other domains to tell usual classes by. A score
+        counts w = (0.1 + 0.9 t) m / (m + poor), with m images measured and t as in `books.weights`.
         """
         if not network.norms:  # no statistics to weigh
             return client
         layout, scale, private, images = self._layout(network), read_scale(network), client.private, len(x)
         page = self.notebook.page(layout, private)
         anew = images * (1 - self._measures(private, self._mix(layout, private, page)))
-        whole = self._blend(layout, private, page, torch.ones_like(page.part), anew)
+        whole = self._blend(layout, private, page, torch.ones_like(private["belief"]), anew)
         own = self._own(network, layout, private)
 
-        def score(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def score(weight: Tensor) -> tuple[Tensor, Tensor]:
             output = network(own, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
-            logits = output.logits
-            return entropy(logits).mean(), logits.softmax(-1).mean(0), encode_statistics(scale, output.statistics)
+            return output.logits, encode_statistics(scale, output.statistics)
 
-        uncertain, shares, moments = torch.func.vmap(score)(torch.tensor(WEIGHTS, device=x.device, dtype=x.dtype))
-        shares = F.pad(shares, (0, -shares.shape[1] % BINS)).view(len(WEIGHTS), -1, BINS).sum(1)
-        known = private["belief"][:-1] @ layout.of(page.short, "measured") + anew
-        scored = images * known / (known + self.poor)
-        row = layout.row(
-            x,
-            scored=scored,
-            entropy=scored * uncertain,
-            classes=scored * shares,
-            measured=anew,
-            moments=anew * moments[-1],
-        )
-        return client._replace(private=self.notebook.unite(layout, self.notebook.add(private, row)))
+        compares, _ = self._lacks(private)
+        weights = WEIGHTS if may_hold(compares) else WEIGHTS[-1:]
+        logits, moments = torch.func.vmap(score)(torch.tensor(weights, device=x.device, dtype=x.dtype))
+        sums = {"measured": anew, "moments": anew * moments[-1]}
+        if may_hold(compares):
+            probabilities = logits.softmax(-1)
+            classes, belief = layout.of(private["part"], "classes"), private["belief"][:-1]
+            usual, trust = find_usual(classes, belief, probabilities.shape[-1])
+            doubt = entropy(logits).mean(-1) + self.classes * trust * compare_classes(usual, probabilities.mean(1))
+            known = belief @ layout.of(page.short, "measured") + anew
+            scored = images * compares * (LEAST + (1 - LEAST) * trust) * known / (known + self.poor)
+            seen = compares * count_classes(probabilities[0])
+            sums |= {"scored": scored, "doubt": scored * doubt, "classes": seen}
+        return client._replace(private=self.notebook.unite(layout, self.notebook.add(private, layout.row(x, **sums))))
 
     def _layout(self, network: Network) -> Layout:
         layout = read_scale(network).layout
@@ -212,21 +221,20 @@ class Recall(Adapter):
         return self.learner.apply(network, private["belief"][:-1] @ read_learnt(layout, private))
 
     def _mix(self, layout: Layout, private: Tensors, page: Page) -> Tensor:
-        """Return the weights a[K] of all domains."""
-        return Chooser(self.start, self.tie, self.collapse).choose(layout, page.short)
+        """Return the weights a[K + 1] of all domains, the unknown one last."""
+        return Chooser(self.start, self.tie).choose(layout, page.short, layout.of(private["part"], "classes"))
 
     def _measures(self, private: Tensors, weights: Tensor) -> Tensor:
         """Return 1 if a batch is normalised with the statistics of its domains alone, else 0."""
-        belief = private["belief"]
-        return (belief[:-1] @ weights + belief[-1] * self.start > self.measure_from).to(weights.dtype)
+        return (private["belief"] @ weights > self.measure_from).to(weights.dtype)
 
     def _blend(self, layout: Layout, private: Tensors, page: Page, weights: Tensor, images: int | Tensor) -> Blend:
         """Return what to normalise a batch of `images` with, of which the book has no moments."""
         count = layout.of(page.short, "measured") + images + self.prior
-        c = private["belief"][:-1] * weights / count
+        c = private["belief"][:-1] * weights[:-1] / count
         moments = layout.parts["moments"]
         known = (c * page.part) @ private["part"][:, moments]
         if may_hold(page.book.any()):
             known = known + (c * page.book) @ private["book"][:, moments]
-        unknown = private["belief"][-1] * self.start / (images + self.prior)
+        unknown = private["belief"][-1] * weights[-1] / (images + self.prior)
         return Blend(known, images * (c.sum() + unknown))

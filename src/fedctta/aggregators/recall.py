@@ -99,8 +99,10 @@ class Recall(Aggregator):
         if "part" not in private:
             return {}
         enough = private["part"][:, 0] >= self.min_images
+        part = private["part"].clone()
+        part[:, Layout(0).parts["classes"]] = 0  # these stay on the device
         return {
-            "part": torch.where(enough[:, None], private["part"], 0),
+            "part": torch.where(enough[:, None], part, 0),
             "name": torch.where(enough, private["name"], 0),
             "changed": private["changed"],
             "belief": private["belief"],

@@ -35,7 +35,7 @@ from fedctta.core.network import Tensors
 MAJORITY = 3  # parts from which on a median tells who is far off
 GROUPS = {
     "images": ("look", "square"),
-    "scored": ("entropy", "classes"),
+    "scored": ("doubt",),
     "measured": ("moments",),
     "trained": ("learnt",),
 }

@@ -36,8 +36,7 @@ def tell_lie(lie: Lie, rows: Tensor, key: Tensor, channels: int) -> Tensor:
         false = encode(z + SHIFT, var)
     else:
         false = encode(-z, 2 - var)
-        layout.of(told, "entropy").copy_(layout.of(rows, "entropy").flip(-1))
-        told[..., layout.parts["classes"]] = layout.of(rows, "classes").flip(-2).flatten(-2)
+        layout.of(told, "doubt").copy_(layout.of(rows, "doubt").flip(-1))
     told[..., layout.parts["moments"]] = count * false
     return told
 

@@ -4,7 +4,7 @@ What is checked of every part, apart from rounding:
 
     finite numbers; 0 <= scored, measured <= images; all images of a device together <= its time
     the variance of looks, square / images - (look / images)^2, is not below zero
-    entropies are not below zero, nor are predicted probabilities, which sum to 1 for every weight
+    doubts are not below zero
     z of all channels has a root mean square of at most 10, e of at most 100; the variance 1 + e - z^2 is not below zero
     no two parts of a device have the same name
 """
@@ -31,10 +31,7 @@ def find_possible(layout: Layout, rows: Tensor) -> Tensor:
         fine &= (count >= 0) & (count <= seen * (1 + ROUNDING) + ROUNDING)
     look, square = layout.of(rows, "look") / per["images"], layout.of(rows, "square") / per["images"]
     fine &= (square - look.square() >= -ROUNDING * (1 + look.square())).all(-1)
-    fine &= (layout.of(rows, "entropy") >= 0).all(-1)
-    classes = layout.of(rows, "classes")
-    fine &= (classes >= 0).flatten(-2).all(-1)
-    fine &= ((classes.sum(-1) - counts["scored"][..., None]).abs() <= ROUNDING * (1 + seen[..., None])).all(-1)
+    fine &= (layout.of(rows, "doubt") >= 0).all(-1)
     z, e = (layout.of(rows, "moments") / per["measured"]).chunk(2, -1)
     fine &= (z.square().mean(-1) <= BOUND**2) & (e.square().mean(-1) <= BOUND**4)
     fine &= (1 + e - z.square() >= -ROUNDING * (1 + z.square())).all(-1)

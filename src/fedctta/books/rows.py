@@ -5,9 +5,9 @@ Every image of the domain adds, with the weight that it is of this domain:
     images     1
     look       f, the ten numbers of `core.appearance`
     square     f^2
-    scored     w, if the five weights were compared on it
-    entropy    w H of the prediction with each weight, if scored
-    classes    w times the predicted probabilities with each weight, if scored; class c counts in bin c mod 16
+    scored     w, if the five weights were compared on it: the less, the less was known
+    doubt      w J with each weight, if scored (see `weights`)
+    classes    what the source model predicts, if scored; class j counts in bin j mod 16. A device sends none of it
     measured   1, if it passed the model with the domain's statistics alone (weight 1)
     moments    if so, z and e of every channel c of every BatchNorm layer, means over the batch:
                z = (m - mean_c) / s_c,    e = (v + (m - mean_c)^2 - var_c) / s_c^2,    s_c^2 = var_c + 1e-5
@@ -53,8 +53,8 @@ class Layout:
             "look": NUMBERS,
             "square": NUMBERS,
             "scored": 1,
-            "entropy": len(WEIGHTS),
-            "classes": len(WEIGHTS) * BINS,
+            "doubt": len(WEIGHTS),
+            "classes": BINS,
             "measured": 1,
             "trained": 1,
             "moments": 2 * self.channels,
@@ -79,8 +79,6 @@ class Layout:
     def of(self, rows: Tensor, name: str) -> Tensor:
         """Return the sums of that name in rows[..., S]; single numbers without an axis of their own."""
         found = rows[..., self.parts[name]]
-        if name == "classes":
-            return found.reshape(*rows.shape[:-1], len(WEIGHTS), BINS)
         return found.squeeze(-1) if name in SINGLE else found
 
     def row(self, like: Tensor, **sums: Tensor) -> Tensor:

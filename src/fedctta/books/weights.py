@@ -1,50 +1,97 @@
-"""How much of a domain's statistics is used: the weight with which predictions are most certain, if not on one class.
+"""How much of a domain's statistics is used: the weight with which predictions are most certain, and of usual classes.
 
-With H_a the mean entropy of predictions with weight a on the domain's images, and H the least of the five:
+A device compares the five weights a on a batch by the doubt
 
-    a = 0                                        if H = H_0: the source is most certain
-    a = the largest with H_a <= (1 + tie) H      else: larger weights measure more (see `rows`)
+    J_a = mean entropy of the predictions + classes * t * KL(q_a | p)
 
-Where a stream has few classes, a blended model may put all images into a wrong class and be certain of it. So weights
-are left out with which some class gains more than `collapse` of all predictions over the source model, and predictions
-as a whole get less diverse:
+with q_a the mean of the batch's predictions with weight a, and p the classes that the device sees elsewhere. Certainty
+alone deceives where a stream has one class and a blended model puts all images into another, and where the source model
+takes everything in a strange domain for one class. Both show as classes that the device does not see elsewhere.
 
-    max_c (share_a(c) - share_0(c)) > collapse   and   H(share_a) < H(share_0)       share_0: the source's, a = 0
+c_i(j) is the sum of what the source model predicts for class j in domain i, over the batches that were compared;
+certain predictions count more, by 1 - entropy / log C for C classes. In domain k, with c_i the sum over classes,
 
-A model that adapts well to many classes takes from the classes that the source overestimates, and gives a little to
-many; a model that collapses gives all to one.
+    p(j) ~ 1 / C + sum_{i != k} c_i(j) / max(1, c_i / 30) + 0.1 c_k(j) / max(1, c_k / 30)
+    t = c / (c + 30),    c = sum_{i != k} min(c_i, 30): nobody can tell who has been in no other domain
+
+These sums never leave the device. With J the least of the five doubts, on the mean over a domain's images,
+
+    a = 0                                        if J = J_0: the source is the best
+    a = the largest with J_a <= (1 + tie) J      else: larger weights measure more (see `rows`)
+
+A domain on which nothing was scored yet has only the batch's own statistics. These are worth `start` where the device
+sees all classes alike, and nothing where it sees few: start * min(1, max(0, (r - 0.5) / 0.4)), with r = exp(entropy of
+p) / C and all domains alike in p.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fedctta.books.rows import WEIGHTS, Layout
+from fedctta.books.rows import BINS, WEIGHTS, Layout
 
+MOST = 30.0  # certain images that one domain counts, of the classes a device usually sees
+LEAST = 0.1  # what a score counts if no other domain tells of usual classes
+HERE = 0.1  # what the domain of the batch counts beside the others
 TINY = 1e-6
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """The constants of the choice; `start` is the weight of a domain on which nothing was scored yet."""
+    """The constants of the choice."""
 
     start: float = 0.5
     tie: float = 0.03
-    collapse: float = 0.3
 
-    def choose(self, layout: Layout, rows: Tensor) -> Tensor:
-        """Return a[K] for the domains in rows[K, S]."""
+    def choose(self, layout: Layout, rows: Tensor, classes: Tensor) -> Tensor:
+        """Return a[K + 1] for domains in rows[K, S] and the unknown one, on a device that has seen classes[K, 16]."""
         scored = layout.of(rows, "scored")[:, None]
-        entropy = layout.of(rows, "entropy") / scored.clamp_min(TINY)
-        shares = layout.of(rows, "classes") / scored.clamp_min(TINY)[..., None]
-        moved = (shares - shares[:, :1]).amax(-1)
-        diverse = torch.special.entr(shares).sum(-1)
-        entropy = torch.where((moved > self.collapse) & (diverse < diverse[:, :1]), torch.inf, entropy)
-        least = entropy.amin(-1, keepdim=True)
+        doubt = layout.of(rows, "doubt") / scored.clamp_min(TINY)
+        least = doubt.amin(-1, keepdim=True)
         options = torch.tensor(WEIGHTS, device=rows.device, dtype=rows.dtype)
-        largest = torch.where(entropy <= (1 + self.tie) * least, options, 0).amax(-1)
-        helps = (least < entropy[:, :1]).squeeze(-1)
-        return torch.where(scored.squeeze(1) > 0, largest * helps, self.start)
+        largest = torch.where(doubt <= (1 + self.tie) * least, options, 0).amax(-1)
+        helps = (least < doubt[:, :1]).squeeze(-1)
+        first = self.start * variety(classes)
+        return torch.cat([torch.where(scored.squeeze(1) > 0, largest * helps, first), first[None]])
+
+
+def variety(classes: Tensor) -> Tensor:
+    """Return how far a batch's own statistics can be trusted, 0 to 1: whether classes[K, 16] are seen alike."""
+    usual = _cap(classes).sum(0)
+    shares = usual / usual.sum().clamp_min(TINY)
+    alike = torch.special.entr(shares).sum().exp() / (usual > 0).sum().clamp_min(1)
+    return torch.where(usual.sum() > 0, ((alike - 0.5) / 0.4).clamp(0, 1), 1)
+
+
+def count_classes(probabilities: Tensor) -> Tensor:
+    """Return c[16] of the source model's predictions[B, C] of a batch; class j counts in bin j mod 16."""
+    certain = 1 - torch.special.entr(probabilities).sum(-1) / log(probabilities.shape[-1])
+    return _pool((certain[:, None].clamp_min(TINY) * probabilities).sum(0))
+
+
+def find_usual(classes: Tensor, belief: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return p[16] in domain k with belief[k], of so many classes, where classes[K, 16] were seen; and t."""
+    seen = _cap(classes)
+    elsewhere = (1 - belief) @ seen.sum(-1)
+    usual = _pool(seen.new_full((count,), 1 / count)) + (1 - (1 - HERE) * belief) @ seen
+    return usual / usual.sum(), elsewhere / (elsewhere + MOST)
+
+
+def compare_classes(usual: Tensor, shares: Tensor) -> Tensor:
+    """Return KL(q_a | p)[A] of the shares q[A, C] with each weight."""
+    found = _pool(shares).clamp_min(TINY)
+    return (found * (found / usual.clamp_min(TINY)).log()).sum(-1)
+
+
+def _cap(classes: Tensor) -> Tensor:
+    return classes / (classes.sum(-1, keepdim=True) / MOST).clamp_min(1)
+
+
+def _pool(shares: Tensor) -> Tensor:
+    padded = F.pad(shares, (0, -shares.shape[-1] % BINS))
+    return padded.view(*shares.shape[:-1], -1, BINS).sum(-2)
