@@ -95,7 +95,7 @@ def test_only_passes_with_the_domains_statistics_measure(tiny_network):
     assert read(tiny_network, again, "measured").sum() == 8  # and does not measure twice
 
 
-def test_a_review_compares_the_five_weights(tiny_network):
+def test_a_review_compares_three_weights(tiny_network):
     recall = Recall(start=1.0)
     client, _ = walk(tiny_network, ["noise"], recall)
     assert recall.is_due(client)
@@ -111,7 +111,7 @@ def test_a_review_compares_the_five_weights(tiny_network):
 
 
 def test_where_a_domain_is_not_measured_some_batches_are_only_measured(tiny_network):
-    """A device alone takes one pass for them, not five; many compute the same."""
+    """A device alone takes one pass for them, not three; many compute the same."""
     recall = Recall(start=0.5, review_rate=0.0, survey=0.45)
     client, due = recall.init(tiny_network), []
     for t in range(8):

@@ -24,7 +24,7 @@ def row():
         look=torch.full((10,), 10.0),
         square=torch.full((10,), 25.0),
         scored=torch.tensor(4.0),
-        doubt=torch.arange(5.0),
+        doubt=torch.arange(3.0),
         measured=torch.tensor(10.0),
         moments=10 * torch.tensor([0.5] * 3 + [0.75] * 3),
     )[None]
@@ -48,7 +48,7 @@ def test_every_lie_is_what_it_says():
     torch.testing.assert_close(means(tell_lie("scale", row(), KEY, 3)), torch.tensor([50.0] * 3 + [75.0] * 3))
     shifted = torch.tensor([5.5] * 3 + [1.5 + 5.5**2 - 1] * 3)
     torch.testing.assert_close(means(tell_lie("statistics", row(), KEY, 3)), shifted)
-    assert LAYOUT.of(tell_lie("sign", row(), KEY, 3), "doubt").tolist() == [[4, 3, 2, 1, 0]]
+    assert LAYOUT.of(tell_lie("sign", row(), KEY, 3), "doubt").tolist() == [[2, 1, 0]]
 
 
 def test_of_nothing_nothing_is_said():

@@ -39,7 +39,7 @@ def test_what_can_be_true_passes():
         {"scored": torch.tensor([-1.0])},
         {"measured": torch.tensor([21.0])},
         {"square": torch.full((10,), 1.0)},
-        {"doubt": torch.tensor([-1.0, 1, 1, 1, 1])},
+        {"doubt": torch.tensor([-1.0, 1, 1])},
         {"moments": torch.tensor([200.0, 200.0, 4000.0, 4000.0])},
         {"moments": torch.tensor([5.0, -5.0, -9.0, 2.0])},  # a variance below zero
         {"moments": torch.tensor([0.0, 0.0, 9e3, 9e3])},

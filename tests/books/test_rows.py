@@ -14,7 +14,7 @@ def test_sums_lie_side_by_side_and_come_back():
         torch.zeros(1),
         images=torch.tensor([4.0]),
         look=torch.arange(10.0),
-        doubt=torch.arange(5.0),
+        doubt=torch.arange(3.0),
         moments=torch.arange(6.0),
     )
     assert row.shape == (layout.width,)

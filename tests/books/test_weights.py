@@ -26,11 +26,12 @@ def seen(*shares):
 @pytest.mark.parametrize(
     ("doubt", "weight"),
     [
-        ([0.3, 0.4, 0.5, 0.6, 0.7], 0.0),  # the source is the best
-        ([0.7, 0.6, 0.5, 0.4, 0.3], 1.0),
-        ([0.7, 0.5, 0.4, 0.5, 0.6], 0.5),
-        ([0.7, 0.5, 0.400, 0.409, 0.6], 0.75),  # a tie: the larger one
-        ([0.300, 0.301, 0.302, 0.303, 0.304], 0.0),
+        ([0.3, 0.5, 0.7], 0.0),  # the source is the best
+        ([0.7, 0.5, 0.3], 1.0),
+        ([0.7, 0.4, 0.7], 0.5),
+        ([0.7, 0.4, 0.5], 0.75),  # by the parabola 0.4 at 0.75, and a tie goes to the larger
+        ([0.45, 0.4, 0.7], 0.25),  # 0.38 at 0.25
+        ([0.3, 0.301, 0.302], 0.0),
     ],
 )
 def test_the_least_doubt_decides(doubt, weight):
@@ -38,7 +39,7 @@ def test_the_least_doubt_decides(doubt, weight):
 
 
 def test_where_nothing_was_scored_the_first_guess_stays():
-    rows = torch.stack([torch.zeros(LAYOUT.width), scored([0.7, 0.6, 0.5, 0.4, 0.3])])
+    rows = torch.stack([torch.zeros(LAYOUT.width), scored([0.7, 0.5, 0.3])])
     assert Chooser(start=0.5).choose(LAYOUT, rows, NONE).tolist() == [0.5, 1.0, 0.5]
 
 

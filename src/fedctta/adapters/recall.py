@@ -3,7 +3,7 @@
 A device recognises by itself which domain a batch is of (`books.recognition`), normalises with the statistics of that
 domain, blended with the source's by a weight that is chosen without labels (`books.blending`, `books.weights`), and
 adds the batch to the book, all in one pass. A batch that looks like no domain in the book starts a new one. On some
-batches the five weights are compared: on image n of a domain when fewer than review_rate * log2(1 + n / 32) have been.
+batches three weights are compared: on image n of a domain when fewer than review_rate * log2(1 + n / 32) have been.
 
 The book has two parts, both sums (`books.rows`): what the device itself has seen, and what it last received of all
 others. What it has seen travels to the server as it is, so nothing is lost or counted twice, whatever happens to a
@@ -39,6 +39,7 @@ from fedctta.core.tensors import may_hold
 from fedctta.errors import UserError
 from fedctta.registry import check_limits
 
+GAP = 3  # batches from one comparison to the next
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
     **{"start": (0, 1), "tie": (0, None), "classes": (0, None), "measure_from": (0, 1), "review_rate": (0, None)},
@@ -66,7 +67,7 @@ class Recall(Adapter):
     classes: float = 0.5  # what it counts that predictions are of unusual classes
     measure_from: float = 0.7  # the least weight with which a pass measures a domain
     review_rate: float = 16.0
-    survey: float = 0.25  # of a domain's images: how many are measured, up to `enough`
+    survey: float = 0.1  # of a domain's images: how many are measured, up to `enough`
     enough: float = 1_000.0
     poor: float = 50.0  # measured images with which a score counts half
     half_life: float = 20_000.0  # of sums, in images
@@ -109,7 +110,7 @@ class Recall(Adapter):
     def init(self, network: Network) -> Client:
         """Own nothing of the model; begin with an empty book."""
         learner = self.learner.start(network) if self.learner else {}
-        return Client({}, self.notebook.start(self._layout(network).width, network.device) | learner)
+        return Client({}, self.notebook.start(self._layout(network).width, self.start, network.device) | learner)
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Recognise, predict, add."""
@@ -120,10 +121,9 @@ class Recall(Adapter):
         layout, scale, images = self._layout(network), read_scale(network), len(x)
         looks = appearance(x)
         private, page = self.notebook.recognise(layout, client.private, looks)
-        mixture = self._mix(layout, private, page)
-        rule = normalise_with(scale, self._blend(layout, private, page, mixture, images))
+        rule = normalise_with(scale, self._blend(layout, private, page, private["weights"], images))
         output = network(self._own(network, layout, private), x, rule)
-        measured = images * self._measures(private, mixture)
+        measured = images * self._measures(private)
         sums = {"images": looks.new_full((1,), images), "look": looks.sum(0), "square": looks.square().sum(0)}
         if may_hold(measured > 0):
             sums |= {"measured": measured, "moments": measured * encode_statistics(scale, output.statistics)}
@@ -147,8 +147,9 @@ class Recall(Adapter):
 
     def receive(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take up a book, and average what was learnt with what others have learnt in the same domains."""
-        private = self.notebook.receive(client.private)
-        return client._replace(private=average(self._layout(network), private) if self.learner else private)
+        layout, private = self._layout(network), self.notebook.receive(client.private)
+        private = self._choose(layout, private)
+        return client._replace(private=average(layout, private) if self.learner else private)
 
     def go_back(self, healthy: Client, now: Client) -> Client:
         """Go back to an earlier book, but not in time: names and versions that others have seen are not used again."""
@@ -169,12 +170,13 @@ class Recall(Adapter):
         here = private["belief"][:-1].argmax(0, keepdim=True)
         page = self.notebook.page(layout, private, here)
         images, scored, measured = (layout.of(page.short, name).squeeze(0) for name in ("images", "scored", "measured"))
-        rare = self._mix(layout, private, page)[0] <= self.measure_from
-        compare = scored < self.review_rate * (1 + images / 32).log2()
+        rare = private["weights"].index_select(0, here).squeeze(0) <= self.measure_from
+        turn = (private["batches"] % GAP == 0) | (scored == 0)
+        compare = turn & (scored < self.review_rate * (1 + images / 32).log2())
         return compare, rare & (measured < (self.survey * images).clamp_max(self.enough))
 
     def review(self, network: Network, client: Client, x: Tensor) -> Client:
-        """Compare the five weights on the batch; measure it with weight 1, if it was predicted with less.
+        """Compare three weights on the batch; measure it with weight 1, if it was predicted with less.
 
         Two domains that turn out to be one are united.
 
@@ -185,7 +187,7 @@ class Recall(Adapter):
             return client
         layout, scale, private, images = self._layout(network), read_scale(network), client.private, len(x)
         page = self.notebook.page(layout, private)
-        anew = images * (1 - self._measures(private, self._mix(layout, private, page)))
+        anew = images * (1 - self._measures(private))
         whole = self._blend(layout, private, page, torch.ones_like(private["belief"]), anew)
         own = self._own(network, layout, private)
 
@@ -206,7 +208,8 @@ class Recall(Adapter):
             scored = images * compares * (LEAST + (1 - LEAST) * trust) * known / (known + self.poor)
             seen = compares * count_classes(probabilities[0])
             sums |= {"scored": scored, "doubt": scored * doubt, "classes": seen}
-        return client._replace(private=self.notebook.unite(layout, self.notebook.add(private, layout.row(x, **sums))))
+        private = self.notebook.unite(layout, self.notebook.add(private, layout.row(x, **sums)))
+        return client._replace(private=self._choose(layout, private))
 
     def _layout(self, network: Network) -> Layout:
         layout = read_scale(network).layout
@@ -220,13 +223,14 @@ class Recall(Adapter):
             return {}
         return self.learner.apply(network, private["belief"][:-1] @ read_learnt(layout, private))
 
-    def _mix(self, layout: Layout, private: Tensors, page: Page) -> Tensor:
-        """Return the weights a[K + 1] of all domains, the unknown one last."""
-        return Chooser(self.start, self.tie).choose(layout, page.short, layout.of(private["part"], "classes"))
+    def _choose(self, layout: Layout, private: Tensors) -> Tensors:
+        """Return the private tensors with the weights a[K + 1] of all domains, the unknown one last, chosen anew."""
+        short, classes = self.notebook.page(layout, private).short, layout.of(private["part"], "classes")
+        return private | {"weights": Chooser(self.start, self.tie).choose(layout, short, classes)}
 
-    def _measures(self, private: Tensors, weights: Tensor) -> Tensor:
+    def _measures(self, private: Tensors) -> Tensor:
         """Return 1 if a batch is normalised with the statistics of its domains alone, else 0."""
-        return (private["belief"] @ weights > self.measure_from).to(weights.dtype)
+        return (private["belief"] @ private["weights"] > self.measure_from).to(private["weights"].dtype)
 
     def _blend(self, layout: Layout, private: Tensors, page: Page, weights: Tensor, images: int | Tensor) -> Blend:
         """Return what to normalise a batch of `images` with, of which the book has no moments."""

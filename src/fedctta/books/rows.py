@@ -5,7 +5,7 @@ Every image of the domain adds, with the weight that it is of this domain:
     images     1
     look       f, the ten numbers of `core.appearance`
     square     f^2
-    scored     w, if the five weights were compared on it: the less, the less was known
+    scored     w, if the three weights were compared on it: the less, the less was known
     doubt      w J with each weight, if scored (see `weights`)
     classes    what the source model predicts, if scored; class j counts in bin j mod 16. A device sends none of it
     measured   1, if it passed the model with the domain's statistics alone (weight 1)
@@ -31,8 +31,8 @@ from fedctta.core.appearance import NUMBERS
 from fedctta.core.network import Network, Tensors
 
 BINS = 16
-WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Between the source's statistics (0) and the domain's (1)."""
+WEIGHTS = (0.0, 0.5, 1.0)
+"""Weights that are compared, between the source's statistics (0) and the domain's (1)."""
 
 SINGLE = ("images", "scored", "measured", "trained")
 SMALLEST = 1e-5  # added to the source's variance: a channel that was always zero has no scale

@@ -1,6 +1,6 @@
 """How much of a domain's statistics is used: the weight with which predictions are most certain, and of usual classes.
 
-A device compares the five weights a on a batch by the doubt
+A device compares the weights a = 0, 0.5 and 1 on a batch by the doubt
 
     J_a = mean entropy of the predictions + classes * t * KL(q_a | p)
 
@@ -14,7 +14,8 @@ certain predictions count more, by 1 - entropy / log C for C classes. In domain 
     p(j) ~ 1 / C + sum_{i != k} c_i(j) / max(1, c_i / 30) + 0.1 c_k(j) / max(1, c_k / 30)
     t = c / (c + 30),    c = sum_{i != k} min(c_i, 30): nobody can tell who has been in no other domain
 
-These sums never leave the device. With J the least of the five doubts, on the mean over a domain's images,
+These sums never leave the device. J_0.25 and J_0.75 are read off the parabola through the three; on CIFAR-10-C that
+is 1 to 2 % off in the median. With J the least of the five, on the mean over a domain's images,
 
     a = 0                                        if J = J_0: the source is the best
     a = the largest with J_a <= (1 + tie) J      else: larger weights measure more (see `rows`)
@@ -33,8 +34,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.books.rows import BINS, WEIGHTS, Layout
+from fedctta.books.rows import BINS, Layout
 
+OPTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+PARABOLA = ((1.0, 0.375, 0.0, -0.125, 0.0), (0.0, 0.75, 1.0, 0.75, 0.0), (0.0, -0.125, 0.0, 0.375, 1.0))
+"""The doubts with all options, from those with the weights 0, 0.5 and 1."""
 MOST = 30.0  # certain images that one domain counts, of the classes a device usually sees
 LEAST = 0.1  # what a score counts if no other domain tells of usual classes
 HERE = 0.1  # what the domain of the batch counts beside the others
@@ -51,9 +55,9 @@ class Chooser:
     def choose(self, layout: Layout, rows: Tensor, classes: Tensor) -> Tensor:
         """Return a[K + 1] for domains in rows[K, S] and the unknown one, on a device that has seen classes[K, 16]."""
         scored = layout.of(rows, "scored")[:, None]
-        doubt = layout.of(rows, "doubt") / scored.clamp_min(TINY)
+        doubt = layout.of(rows, "doubt") @ rows.new_tensor(PARABOLA) / scored.clamp_min(TINY)
         least = doubt.amin(-1, keepdim=True)
-        options = torch.tensor(WEIGHTS, device=rows.device, dtype=rows.dtype)
+        options = rows.new_tensor(OPTIONS)
         largest = torch.where(doubt <= (1 + self.tie) * least, options, 0).amax(-1)
         helps = (least < doubt[:, :1]).squeeze(-1)
         first = self.start * variety(classes)
