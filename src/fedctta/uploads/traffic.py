@@ -58,7 +58,8 @@ def signals_of(network: Network, client: Client, aggregator: Aggregator, shape: 
 def table(network: Network, shape: tuple[int, ...]) -> str:
     """Return a table in Markdown: a row for every aggregator, a column for adapters that own the same tensors.
 
-    A cell is the bytes of the model, which travel up and down, and those of signals, which travel up.
+    A cell is the bytes of the model, which travel up and down, and those of signals, which travel up. Aggregators that
+    serve one adapter only are left out.
     """
     families: dict[tuple[str, ...], list[str]] = {}
     for name, cls in adapters.classes().items():
@@ -72,7 +73,7 @@ def table(network: Network, shape: tuple[int, ...]) -> str:
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
     full = [on_the_wire(network, adapter, Aggregator(), shape) for adapter in columns.values()]
     lines.append("| *kind* | " + " | ".join(" ".join(wire.kinds) for wire in full) + " |")
-    for name in aggregators.classes():
+    for name in (name for name, cls in aggregators.classes().items() if not cls.partner):
         cells = [_cell(network, adapter, aggregators.create(name), shape) for adapter in columns.values()]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
