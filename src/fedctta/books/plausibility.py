@@ -2,7 +2,7 @@
 
 What is checked of every part, apart from rounding:
 
-    finite numbers; 0 <= scored, measured <= images; all images of a device together <= its time
+    finite numbers; 0 <= scored, measured <= images; all images of a device together, and all versions, <= its time
     the variance of looks, square / images - (look / images)^2, is not below zero
     entropies are not below zero, nor are predicted probabilities, which sum to 1 for every weight
     z of all channels has a root mean square of at most 10, e of at most 100; the variance 1 + e - z^2 is not below zero
@@ -41,12 +41,14 @@ def find_possible(layout: Layout, rows: Tensor) -> Tensor:
     return fine | (rows == 0).all(-1)
 
 
-def find_honest(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor) -> Tensor:
-    """Return which devices[N] have sent parts rows[N, K, S], with names[N, K] and versions[N, K], that can be true."""
+def find_honest(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor, times: Tensor) -> Tensor:
+    """Return which devices[N] have sent, at times[N], parts rows[N, K, S] that can be true.
+
+    Parts have names[N, K] (0: there is none) and versions[N, K].
+    """
     sent = names != 0
     fine = (find_possible(layout, rows) | ~sent).all(1)
     images = torch.where(sent, layout.of(rows, "images"), 0).sum(1)
-    latest = torch.where(sent, versions, 0).amax(1)
-    fine &= ~(images > latest * (1 + ROUNDING) + ROUNDING)
+    fine &= ~(images > times * (1 + ROUNDING) + ROUNDING) & ~(sent & (versions > times[:, None])).any(1)
     twice = (names[:, :, None] == names[:, None]) & sent[:, :, None]
     return fine & (twice.sum((1, 2)) == sent.sum(1)) & ~(sent & (versions <= 0)).any(1)
