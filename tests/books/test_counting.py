@@ -12,7 +12,7 @@ from fedctta.books.counting import (
     confirm,
     find_limit,
     find_median,
-    measure_lengths,
+    weigh,
 )
 from fedctta.books.library import Rules, Shelf
 from fedctta.books.rows import Layout
@@ -56,18 +56,21 @@ def test_moments_far_from_the_source_are_shortened_in_every_domain():
     moments = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.5, 0.0], [30.0, 40.0]])
     torch.testing.assert_close(clip_to_source(moments, 2.0), torch.tensor([[1, 0], [0, 2], [0.5, 0], [1.2, 1.6]]))
     assert torch.equal(clip_to_source(moments[-2:], 2.0), moments[-2:])
-    torch.testing.assert_close(clip_to_source(moments[-1:], 2.0, torch.tensor(5.0)), torch.tensor([[3.0, 4.0]]))
 
 
-def test_the_limit_of_a_domain_alone_can_be_that_of_all():
-    shelf = shelve((0, 1, 10, 1.0), (1, 1, 10, 2.0), (2, 1, 20, 9.0), (2, 1, 20, 9.0))
-    lengths = measure_lengths(shelf, LAYOUT)
-    torch.testing.assert_close(lengths, torch.tensor([2.0, 4.0, 18.0]))
-    far = find_limit(lengths, 2.0)
-    assert far == 8
-    assert find_limit(lengths[:2], 2.0) == torch.inf
-    assert torch.equal(add_up(shelf, LAYOUT, Rules(), far), add_up(shelf, LAYOUT, Rules()))
-    assert not torch.equal(add_up(shelf, LAYOUT, Rules(), far / 8), add_up(shelf, LAYOUT, Rules()))
+def test_without_a_majority_no_length_is_too_long():
+    assert find_limit(torch.tensor([1.0, 9.0, 2.0]), 2.0) == 4
+    assert find_limit(torch.tensor([1.0, 9.0]), 2.0) == torch.inf
+
+
+def test_every_count_has_its_own_weight():
+    """Of 100 images 40 were measured; what was measured without being seen does not count."""
+    shelf = shelve((0, 1, 100, 0.0), (1, 1, 100, 0.0))
+    LAYOUT.of(shelf.rows, "measured").copy_(torch.tensor([40.0, 300.0]))
+    weight, total = weigh(shelf.rows, torch.tensor([1.0, 0.5]), LAYOUT, Rules(few=30), shelf.domain, shelf.device)
+    assert total[:, 2].tolist() == [40, 100]
+    assert weight[:, 0].tolist() == [100, 50]
+    assert weight[:, 2].tolist() == pytest.approx([30, 15])
 
 
 def test_domains_that_three_devices_know_count_in_full():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedctta.books.room import choose_domains, choose_parts, sort_by
+from fedctta.books.room import choose_domains, choose_parts, find_last, sort_by
 
 
 def columns(*parts):
@@ -26,6 +28,17 @@ def test_nobody_fills_a_domain_with_names_of_its_own():
     parts = columns((0, 9, 30), (0, 9, 40), (0, 9, 50), (0, 1, 5), (0, 2, 6))
     assert choose_parts(*parts, 3).tolist() == [False, False, True, True, True]
     assert choose_parts(*parts, 4).tolist() == [False, True, True, True, True]
+
+
+held = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=2, max_size=8)
+
+
+@given(held)
+@settings(deadline=None, max_examples=60)
+def test_the_last_part_is_the_one_that_is_left_out(parts):
+    device, version = (torch.tensor(column) for column in zip(*parts, strict=True))
+    kept = choose_parts(torch.zeros_like(device), device, version, len(parts) - 1)
+    assert (~kept).nonzero().tolist() == [[find_last([(*part, name) for name, part in enumerate(parts)])]]
 
 
 def test_a_book_keeps_the_domains_seen_last():

@@ -30,53 +30,51 @@ GROUPS = {
 """Sums, by the number of images that they are over."""
 
 
-def add_up(shelf: Shelf, layout: Layout, rules: Rules, far: Tensor | None = None) -> Tensor:
+def add_up(shelf: Shelf, layout: Layout, rules: Rules) -> Tensor:
     """Return what every part counts, as rows[P, S]: clipped to its domain, capped, and faded to the shelf's time.
 
     Parts of one domain from one device are one voice: they count together what one part would, with their mean.
-    Moments longer than `far` are shortened; without it, the limit is that of the parts given (`find_limit`).
     """
     pairs, voice = torch.unique(torch.stack([shelf.domain, shelf.device]), dim=1, return_inverse=True)
     voices = shelf.rows.new_zeros(pairs.shape[1], layout.width).index_add(0, voice, shelf.rows)
-    fade = torch.exp2(-(shelf.time - shelf.version).clamp_min(0) / rules.half_life)
-    images = layout.of(shelf.rows, "images")
-    together = layout.of(voices, "images")[voice]
-    capped = (rules.most / together.clamp_min(TINY)).clamp_max(1)
+    weight, total = weigh(shelf.rows, fade(shelf.time - shelf.version, rules), layout, rules, pairs[0], voice)
     result = torch.zeros_like(shelf.rows)
-    for count, groups in GROUPS.items():
-        over = layout.of(shelf.rows, count).clamp(min=0).minimum(images)  # nobody measures more than it sees
-        total = together.new_zeros(len(voices)).index_add(0, voice, over)
-        counts = capped
-        if count != "images":  # looks only tell which domain it is
-            counts = capped.minimum(confirm(pairs[0], total, rules)[voice])
-        weight = fade * counts * over
-        layout.of(result, count).copy_(weight)
-        heard = total > 0
+    for n, (count, groups) in enumerate(GROUPS.items()):
+        layout.of(result, count).copy_(weight[:, n])
+        heard = total[:, n] > 0
         for group in groups:
             columns = layout.parts[group]
-            if columns.start == columns.stop:
-                continue
-            means = voices[:, columns] / total.clamp_min(TINY)[:, None]
+            means = voices[:, columns] / total[:, n].clamp_min(TINY)[:, None]
             if group == "moments":
-                means[heard] = clip_to_source(means[heard], rules.clip, far)
+                means[heard] = clip_to_source(means[heard], rules.clip)
             for k in pairs[0].unique():
                 here = ((pairs[0] == k) & heard).nonzero().squeeze(1)
                 means[here] = clip_to_median(means[here], rules.clip)
-            result[:, columns] = weight[:, None] * means[voice]
+            result[:, columns] = weight[:, n, None] * means[voice]
     return result
 
 
-def measure_lengths(shelf: Shelf, layout: Layout) -> Tensor:
-    """Return the lengths[V] of the mean moments of all voices that have measured any."""
-    pairs, voice = torch.unique(torch.stack([shelf.domain, shelf.device]), dim=1, return_inverse=True)
-    moments = layout.of(shelf.rows, "moments")
-    over = layout.of(shelf.rows, "measured").clamp(min=0).minimum(layout.of(shelf.rows, "images"))
-    total = over.new_zeros(pairs.shape[1]).index_add(0, voice, over)
-    means = (
-        moments.new_zeros(len(total), moments.shape[1]).index_add(0, voice, moments) / total.clamp_min(TINY)[:, None]
-    )
-    lengths: Tensor = means[total > 0].norm(dim=1)
-    return lengths
+def fade(age: Tensor, rules: Rules) -> Tensor:
+    """Return what is left of parts of this age; those of the future are new."""
+    return torch.exp2(-age.clamp_min(0) / rules.half_life)
+
+
+def weigh(
+    rows: Tensor, faded: Tensor, layout: Layout, rules: Rules, domain: Tensor, voice: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return for every count how many images parts[P] count, and voices[V] rest on.
+
+    `faded` is what is left of parts, domain[V] the domains of voices, and voice[P] the voices of parts.
+    """
+    told = rows[:, [layout.parts[count].start for count in GROUPS]]
+    images = told[:, 0]
+    over = told.clamp(min=0).minimum(images[:, None])  # nobody measures more than it sees
+    total = over.new_zeros(len(domain), len(GROUPS)).index_add(0, voice, over)
+    together = images.new_zeros(len(domain)).index_add(0, voice, images)[voice]
+    capped = (rules.most / together.clamp_min(TINY)).clamp_max(1)
+    sure = confirm(domain, total, rules)
+    sure[:, 0] = 1  # looks only tell which domain it is
+    return faded[:, None] * capped[:, None].minimum(sure[voice]) * over, total
 
 
 def find_limit(lengths: Tensor, clip: float) -> Tensor:
@@ -85,20 +83,25 @@ def find_limit(lengths: Tensor, clip: float) -> Tensor:
 
 
 def confirm(domain: Tensor, count: Tensor, rules: Rules) -> Tensor:
-    """Return what voices[V] with so many images count: of a domain with fewer than three, each at most `few` images.
+    """Return what voices[V, ...] with so many images count: of a domain with fewer than three, each at most `few`.
 
     Fewer than three voices have no majority. Then a device soon relies on its own images more than on theirs.
     """
-    heard = count.new_zeros(int(domain.max()) + 1 if len(domain) else 0).index_add(0, domain, (count > 0).to(count))
+    domains = int(domain.max()) + 1 if len(domain) else 0
+    heard = count.new_zeros(domains, *count.shape[1:]).index_add(0, domain, (count > 0).to(count))
     return torch.where(heard[domain] < MAJORITY, (rules.few / count.clamp_min(TINY)).clamp_max(1), 1)
 
 
-def clip_to_source(moments: Tensor, clip: float, far: Tensor | None = None) -> Tensor:
-    """Shorten rows of moments[V, D] to `far`, else to `clip` median lengths, of all domains: zeros are the source's."""
+def clip_to_source(moments: Tensor, clip: float) -> Tensor:
+    """Shorten rows of moments[V, D] to `clip` median lengths, of all domains: zeros are the source's."""
     length = moments.norm(dim=1, keepdim=True)
-    far = find_limit(length, clip) if far is None else far
-    shortened: Tensor = moments * (far / length.clamp_min(TINY)).clamp_max(1)
-    return shortened
+    return moments * shorten(length, find_limit(length, clip))
+
+
+def shorten(length: Tensor, most: Tensor) -> Tensor:
+    """Return the factors that make lengths at most `most`."""
+    factor: Tensor = (most / length.clamp_min(TINY)).clamp_max(1)
+    return factor
 
 
 def clip_to_median(means: Tensor, clip: float) -> Tensor:
@@ -107,14 +110,19 @@ def clip_to_median(means: Tensor, clip: float) -> Tensor:
         return means
     middle = find_median(means)
     apart = means - middle
+    return middle + apart * find_pull(apart, clip)
+
+
+def find_pull(apart: Tensor, clip: float) -> Tensor:
+    """Return the factors[P, 1] that make rows of differences[P, D] at most `clip` median ones long."""
     distance = apart.norm(dim=1, keepdim=True)
-    most = clip * distance.median()
-    clipped: Tensor = middle + apart * (most / distance.clamp_min(TINY)).clamp_max(1)
-    return clipped
+    return shorten(distance, clip * distance.median())
 
 
 def find_median(rows: Tensor) -> Tensor:
-    """Return the median[D] of rows[P, D], the lower of two; NumPy sorts columns eight times as fast as PyTorch does."""
+    """Return the median[D] of rows[P, D], the lower of two; NumPy sorts many short columns faster than PyTorch."""
     if rows.device.type != "cpu":
         return rows.median(0).values
-    return torch.from_numpy(np.sort(rows.detach().numpy(), axis=0)[(len(rows) - 1) // 2])
+    columns = np.ascontiguousarray(rows.detach().numpy().T)
+    columns.sort(axis=1)
+    return torch.from_numpy(columns[:, (len(rows) - 1) // 2].copy())

@@ -10,6 +10,9 @@ claims its `alone` newest; those that nobody claims go first. So a device that i
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -28,6 +31,18 @@ def choose_parts(domain: Tensor, device: Tensor, version: Tensor, most: int) -> 
     """Return which parts[P] are among the `most` that their domain keeps."""
     voice = torch.unique(torch.stack([domain, device]), dim=1, return_inverse=True)[1]
     return _number(domain, _number(voice, -version), -version, device) < most
+
+
+def find_last(parts: Sequence[tuple[int, int, int]]) -> int:
+    """Return which (device, version, name) of a domain's parts `choose_parts` leaves out first: the same rule."""
+    places = range(len(parts))
+    number = dict.fromkeys(places, 0)
+    if len({device for device, _, _ in parts}) < len(parts):
+        told: Counter[int] = Counter()
+        for k in sorted(places, key=lambda k: (-parts[k][1], parts[k][2])):
+            number[k] = told[parts[k][0]]
+            told[parts[k][0]] += 1
+    return max(places, key=lambda k: (number[k], -parts[k][1], parts[k][0]))
 
 
 def choose_domains(domain: Tensor, device: Tensor, version: Tensor, most: int, alone: int) -> Tensor:
