@@ -79,11 +79,9 @@ def test_the_oldest_part_goes_but_first_those_of_a_device_that_has_several():
     assert make_domain((0, 50, 3)).oldest == 0
 
 
-def test_a_heading_stays_as_long_as_a_part_has_it():
-    domain = make_domain((0, 50, 1), (1, 7, 1), (2, 9, 1), (3, 9, 1))
-    assert domain.heading == 50
-    domain.take_out((0, 50))
-    assert domain.heading == 9  # most have it
-    other = make_domain((1, 7, 1))
-    other.follow(add_up(domain, edition=5))
-    assert (other.heading, other.edition) == (9, 5)
+def test_a_domain_goes_on_with_the_heading_and_edition_of_another():
+    domain, other = add_up(make_domain((0, 7, 1), (1, 9, 1)), edition=5), make_domain((1, 9, 1))
+    domain.take_out((0, 7))
+    assert domain.heading == 50  # though no part has this name
+    other.follow(domain)
+    assert (other.heading, other.edition) == (50, 5)

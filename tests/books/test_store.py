@@ -190,6 +190,22 @@ def test_all_is_arranged_again_after_some_turnovers(monkeypatch):
     assert len(count) == 2
 
 
+def test_devices_go_on_with_names_and_editions_after_a_refresh():
+    """A heading stays the name of its domain, though nobody who has used it is there any more."""
+    store = Store(LAYOUT, RULES)
+    for device in range(4):
+        store.exchange(write(device, 2, {7 + 3 * device: 1, 8 + 3 * device: 2}))
+    store.exchange(write(0, 3, {16: 3}))
+    before = store.exchange(write(9, 2, {}))
+    store.refresh()
+    after = store.exchange(write(9, 2, {}, before.edition))
+    assert (
+        {7, 8} == set(before.heading[before.heading != 0].tolist()) == set(after.heading[after.heading != 0].tolist())
+    )
+    assert len(after.which) == 0
+    assert after.heading[store.exchange(write(8, 3, {7: 3}, looks=1)).place].tolist() == [7]
+
+
 def test_it_goes_on_after_a_restart():
     store = Store(LAYOUT, RULES, region=3)
     for device in range(4):

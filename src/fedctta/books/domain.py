@@ -41,7 +41,7 @@ class Domain:
     def __init__(self, layout: Layout, rules: Rules, name: int, looks: Array) -> None:
         self.layout, self.rules, self.looks = layout, rules, looks
         self.looks[:] = 0
-        self.heading = name  # stays as long as a part has this name
+        self.heading = name  # what devices are told to call it; stays
         self.names: Counter[int] = Counter()  # parts of every name
         self.parts: dict[Key, Part] = {}
         self.voices: Counter[int] = Counter()  # parts of every device
@@ -106,8 +106,6 @@ class Domain:
         self.looks -= row[: self.layout.short]
         self._free.append(part.slot)
         self._changed += not to_replace
-        if self.heading not in self.names:
-            self.heading = min(self.names, key=lambda name: (-self.names[name], name), default=self.heading)
         return part
 
     def measure(self) -> None:

@@ -19,6 +19,7 @@ The store keeps at most domains x parts rows. Of other devices it remembers the 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -173,7 +174,7 @@ class Store:
         elif (k := self._make_room(device, version)) < 0:
             return k
         self._domains[k] = Domain(self.layout, self.rules, name, self._looks[k].numpy())
-        self._usual = None
+        self._names[name], self._usual = k, None
         return k
 
     def _make_room(self, device: int, version: int) -> int:
@@ -216,10 +217,11 @@ class Store:
         del self._mine[device][name]
         if not self._mine[device]:
             del self._mine[device]
-        if not self._domains[k].names[name]:
+        domain = self._domains[k]
+        if not domain.names[name] and name != domain.heading:
             del self._names[name]
-        if not self._domains[k].parts and not to_replace:
-            del self._domains[k]
+        if not domain.parts and not to_replace:
+            del self._domains[k], self._names[domain.heading]
             self._looks[k], self._usual = 0, None
 
     def _add_up(self, due: Iterable[int]) -> None:
@@ -269,10 +271,10 @@ class Store:
     @torch.inference_mode()
     def refresh(self) -> None:
         """Arrange all parts and add up all domains."""
-        self._load(arrange(self.shelf(), self.layout, self.rules), {d.heading: d for d in self._domains.values()})
+        self._load(arrange(self.shelf(), self.layout, self.rules), list(self._domains.values()))
 
-    def _load(self, shelf: Shelf, before: dict[int, Domain]) -> None:
-        """Hold the parts of a shelf that is arranged, in domains that follow those with these headings before."""
+    def _load(self, shelf: Shelf, before: Iterable[Domain] = ()) -> None:
+        """Hold the parts of a shelf that is arranged; domains go on with headings and editions of those before."""
         self._clear()
         self._heard = dict(zip(shelf.known.tolist(), shelf.heard.tolist(), strict=True))
         headings = find_headings(shelf, self.rules.domains).tolist()
@@ -281,11 +283,21 @@ class Store:
             if k not in self._domains:
                 self._domains[k] = Domain(self.layout, self.rules, headings[k], self._looks[k].numpy())
             self._put(k, device, name, version, row)
-        for _, domain in sorted(self._domains.items()):
-            if followed := before.keys() & domain.names.keys():
-                domain.follow(before[min(followed, key=lambda name: (-domain.names[name], name))])
+        self._follow(before)
         self._add_up(self._domains)
         self._came = 0
+
+    def _follow(self, before: Iterable[Domain]) -> None:
+        """Let every domain go on with what devices know of the one that most of its parts were in."""
+        came = {key: domain for domain in before for key in domain.parts}
+        taken = set()
+        for k, domain in sorted(self._domains.items()):
+            followed = Counter(came[key] for key in domain.parts if key in came).most_common(1)
+            for other, _ in followed:
+                if other not in taken and self._names.get(other.heading, k) == k:
+                    domain.follow(other)
+                    taken.add(other)
+            self._names[domain.heading] = k
 
     def to_tensors(self) -> Tensors:
         """Return all that a restart needs."""
@@ -297,5 +309,5 @@ class Store:
         """Undo `to_tensors`; or hold the parts of a shelf, such as a root's (`library.merge`)."""
         store = Store(layout, rules)
         store._editions = int(tensors.get("editions", torch.tensor(0)))
-        store._load(arrange(from_tensors(tensors), layout, rules), {})
+        store._load(arrange(from_tensors(tensors), layout, rules))
         return store
