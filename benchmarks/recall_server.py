@@ -2,10 +2,11 @@
 
     python benchmarks/recall_server.py [--devices 100000] [--exchanges 2]
 
-Devices live in 15 domains with looks and moments of their own, as rows of a ResNet-8 (2,797 numbers), and are in two
-domains between two exchanges. In its first exchange a device has names of its own and no book; from then on it has
-the server's names and tells the editions it has. Times are CPU time of one thread, from the server's question to its
-answer, without a network: check, keep, arrange, add up, answer. Devices' own work is not counted.
+Devices live in 15 domains with looks and moments of their own, as rows of a ResNet-8 (2,797 numbers), and see 2,000
+images of two domains between two exchanges. All see images at one pace, and both domains until the last moment: the
+worst case, in which the server keeps every part. In its first exchange a device has names of its own and no book; from
+then on it has the server's names and tells the editions it has. Times are CPU time of one thread, from the server's
+question to its answer, without a network: check, keep, arrange, add up, answer. Devices' own work is not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedctta.books.library import Rules
 from fedctta.books.rows import BINS, WEIGHTS, Layout
 from fedctta.books.store import Letter, Store
 
-LAYOUT, DOMAINS, STAYS, BAR_MS = Layout(1344), 15, 2, 1.0
+LAYOUT, DOMAINS, STAYS, PACE, BAR_MS = Layout(1344), 15, 2, 2000, 1.0
 NAMES = 16  # a device's names, of which the domain is the remainder
 
 
@@ -38,24 +39,19 @@ class World:
         self.mean = 0.5 * self._normal(DOMAINS, LAYOUT.channels)
         self.var = 0.5 + torch.rand(DOMAINS, LAYOUT.channels, generator=self.random)
         self.classes = self._normal(DOMAINS, len(WEIGHTS), BINS)
-        self.time = np.ones(devices, np.int64)
         self.name = np.full((devices, DOMAINS), -1, np.int64)  # what a device calls a domain; -1: it has no name for it
         self.changed = np.full((devices, DOMAINS), -1, np.int64)  # -1: the device itself has not been there
         self.held = np.full((devices, 32), -1, np.int64)
-        self.time[:] = torch.randint(4000, 8000, (devices,), generator=self.random)
 
     def _normal(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.random)
 
-    def stay(self, device: int) -> list[int]:
-        """Let a device see a few hundred images of two domains."""
-        visited = torch.randperm(DOMAINS, generator=self.random)[:STAYS].tolist()
-        for k in visited:
-            self.time[device] += int(torch.randint(100, 1000, (), generator=self.random))
-            self.changed[device, k] = self.time[device]
+    def stay(self, device: int, time: int) -> None:
+        """Let a device see images of two domains until a time."""
+        for k in torch.randperm(DOMAINS, generator=self.random)[:STAYS].tolist():
+            self.changed[device, k] = time
             if self.name[device, k] < 0:
                 self.name[device, k] = device * NAMES + k + 1
-        return visited
 
     def draw(self, domains: list[int]) -> Tensor:
         """Return what a device may have seen of domains, in rows: means around the domain's."""
@@ -76,9 +72,9 @@ class World:
         return rows
 
 
-def exchange(store: Store, world: World, device: int) -> tuple[float, int, int, int, int]:
+def exchange(store: Store, world: World, device: int, time: int) -> tuple[float, int, int, int, int]:
     """Let a device exchange; return the server's CPU seconds, bytes up and down, rows up and down."""
-    world.stay(device)
+    world.stay(device, time)
     began = process_time()
     needless = store.list_needless(device)
     asked = process_time() - began
@@ -88,7 +84,7 @@ def exchange(store: Store, world: World, device: int) -> tuple[float, int, int, 
     which = (~known.any(1)).nonzero().squeeze(1)
     rows = world.draw([int(mine[k]) for k in which])
     held = torch.from_numpy(world.held[device][world.held[device] > 0])
-    letter = Letter(device, int(world.time[device]), name, changed, which, rows, held)
+    letter = Letter(device, time, name, changed, which, rows, held)
     began = process_time()
     answer = store.exchange(letter)
     seconds = asked + process_time() - began
@@ -99,7 +95,6 @@ def exchange(store: Store, world: World, device: int) -> tuple[float, int, int, 
         world.name[device, (title - 1) % NAMES] = title
     world.name[device, mine[place >= 0]] = heading[place[place >= 0]]
     world.held[device] = answer.edition.numpy()
-    world.time[device] = max(world.time[device], answer.time)
     up = count_bytes(name, changed, which, rows, held) + 16
     down = count_bytes(*answer[:-1], *needless.values()) + 8
     return seconds, up, down, len(rows), len(answer.which)
@@ -126,7 +121,10 @@ def main() -> int:
     print("|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     print(f"| before | | | | | | | | | {empty:.0f} |")
     for turn in range(1, arguments.exchanges + 1):
-        figures = np.array([exchange(store, world, device) for device in range(arguments.devices)])
+        last = arguments.devices - 1  # of parts of the same time, the server prefers those of lower devices
+        figures = np.array(
+            [exchange(store, world, last - k, int(PACE * (3 + turn + k / last))) for k in range(arguments.devices)]
+        )
         ms, (up, down, sent, new) = 1000 * figures[:, 0], figures[:, 1:].mean(0)
         times = f"{np.median(ms):.2f} | {ms.mean():.2f} | {np.percentile(ms, 99):.2f} | {ms.max():.0f}"
         sizes = f"{up / 1e3:.1f} | {down / 1e3:.1f} | {sent:.1f} | {new:.1f}"
