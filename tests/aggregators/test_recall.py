@@ -170,6 +170,26 @@ def test_what_a_device_said_is_withdrawn_from_the_memory(federation):
         torch.testing.assert_close(found[0][name], found[1][name])
 
 
+def test_a_domain_has_no_more_parts_than_there_is_room_for(federation):
+    """Also when no name is new."""
+    small = replace(federation, aggregator=Recall(domains=4, parts=2), interval=1)
+    state, _ = play(small, 5)
+    assert torch.bincount(state.memory["domain"]).tolist() == [2] * len(state.memory["domain"].unique())
+
+
+def test_an_upload_that_is_older_than_the_last_changes_nothing(federation):
+    aggregator, server = federation.aggregator, federation.server
+    everybody, uploads = torch.ones(DEVICES, dtype=torch.bool), []
+    for rounds in (2, 3):
+        state, _ = play(replace(federation, interval=99), rounds)
+        signals = by_loop(partial(aggregator.signal, federation.network))(state.clients, batches(1)[0])
+        uploads.append(Uploads({}, signals, everybody))
+    other = {**uploads[0].signals, "name": uploads[0].signals["name"] * 2}  # it had other names then
+    _, memory = aggregator.collaborate(server, uploads[1], {})
+    _, after = aggregator.collaborate(server, uploads[0]._replace(signals=other), memory)
+    assert all(torch.equal(after[name], memory[name]) for name in memory)
+
+
 def test_clients_without_a_book_have_nothing_to_add(tiny_network):
     bn = adapters.create("bn")
     clients = stack(bn.init(tiny_network), 2)

@@ -55,15 +55,21 @@ def test_a_part_turned_negative_cannot_be_true():
 
 def test_nobody_sees_more_than_time_allows_nor_has_two_domains_of_one_name():
     rows = torch.stack([row(), row()])[None]
-    names, late, soon = torch.tensor([[3, 4]]), torch.tensor([[20, 40]]), torch.tensor([[20, 30]])
-    assert find_honest(LAYOUT, rows, names, late).all()
-    assert not find_honest(LAYOUT, rows, names, soon).any()
-    assert not find_honest(LAYOUT, rows, torch.tensor([[3, 3]]), late).any()
-    assert not find_honest(LAYOUT, rows, names, torch.tensor([[-1, 40]])).any()
+    names, versions, late, soon = (
+        torch.tensor([[3, 4]]),
+        torch.tensor([[20, 30]]),
+        torch.tensor([40]),
+        torch.tensor([30]),
+    )
+    assert find_honest(LAYOUT, rows, names, versions, late).all()
+    assert not find_honest(LAYOUT, rows, names, versions, soon).any()
+    assert not find_honest(LAYOUT, rows, torch.tensor([[3, 3]]), versions, late).any()
+    assert not find_honest(LAYOUT, rows, names, torch.tensor([[-1, 40]]), late).any()
+    assert not find_honest(LAYOUT, rows, names, torch.tensor([[20, 41]]), late).any()  # of the future
 
 
 def test_one_part_that_cannot_be_true_is_enough():
     rows = torch.stack([torch.stack([row(), -row()]), torch.stack([row(), row()])])
-    times = torch.full((2, 2), 99)
-    assert find_honest(LAYOUT, rows, torch.tensor([[3, 4], [3, 4]]), times).tolist() == [False, True]
-    assert find_honest(LAYOUT, rows, torch.tensor([[3, 0], [3, 4]]), times).tolist() == [True, True]  # not sent
+    times = torch.full((2, 2), 99), torch.full((2,), 99)
+    assert find_honest(LAYOUT, rows, torch.tensor([[3, 4], [3, 4]]), *times).tolist() == [False, True]
+    assert find_honest(LAYOUT, rows, torch.tensor([[3, 0], [3, 4]]), *times).tolist() == [True, True]  # not sent

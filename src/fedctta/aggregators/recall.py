@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.books.counting import add_up
 from fedctta.books.library import (
+    Lists,
     Rules,
     Shelf,
-    add_up,
     arrange,
     find_headings,
     find_time,
     from_tensors,
     hand_out,
+    limit,
     receive,
     sum_domains,
     to_tensors,
@@ -46,6 +48,7 @@ LIMITS = {
         "most": (1, None),
         "few": (0, None),
         "half_life": (1, None),
+        "alone": (1, None),
     },
     **{"hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "min_images": (1, None)},
 }
@@ -67,6 +70,7 @@ class Recall(Aggregator):
     most: float = 2_000.0
     few: float = 30.0
     half_life: float = 20_000.0
+    alone: int = 4
     hazard: float = 0.1
     tolerance: float = 0.01
     strange: float = 10.0
@@ -79,7 +83,7 @@ class Recall(Aggregator):
     def rules(self) -> Rules:
         """How parts are kept and added up."""
         recogniser = Recogniser(self.hazard, self.tolerance, self.strange)
-        return Rules(self.domains, self.parts, self.clip, self.most, self.few, self.half_life, recogniser)
+        return Rules(self.domains, self.parts, self.clip, self.most, self.few, self.half_life, self.alone, recogniser)
 
     def mixes(self, measured: bool) -> bool:
         """Clients receive what the server remembers."""
@@ -105,6 +109,7 @@ class Recall(Aggregator):
             "part": torch.where(enough[:, None], part, 0),
             "name": torch.where(enough, private["name"], 0),
             "changed": private["changed"],
+            "time": private["time"],
             "belief": private["belief"],
         }
 
@@ -114,7 +119,7 @@ class Recall(Aggregator):
 
     def recount(self, memory: Tensors, client: int) -> Tensors:
         """Tell the names and versions of the parts that the server has of a device."""
-        return list_versions(from_tensors(memory), client) if "rows" in memory else {}
+        return list_versions(from_tensors(memory), client, self.rules) if "rows" in memory else {}
 
     def leave_out(self, signals: Tensors, known: Tensors) -> Tensors:
         """Send only what has changed since."""
@@ -128,18 +133,20 @@ class Recall(Aggregator):
         """Keep the parts that are new, arrange them, and say who learns from whom."""
         if not uploads.signals:
             return torch.eye(len(uploads.active), device=uploads.active.device), memory
-        part, name, changed = (uploads.signals[key] for key in ("part", "name", "changed"))
+        part, name, changed, time = (uploads.signals[key] for key in ("part", "name", "changed", "time"))
         layout = layout_of(server.network, part.shape[-1])
         shelf = from_tensors(memory) if "rows" in memory else Shelf.empty(part.shape[-1], part.device)
         name = torch.where(layout.of(part, "images") == 0, 0, name)
-        possible = find_honest(layout, part, name, changed)
+        possible = find_honest(layout, part, name, changed, time)
         heard = uploads.active & possible
         sent = ((name != 0) & heard[:, None]).nonzero()
         who, slot = sent[:, 0], sent[:, 1]
-        present = heard.nonzero().squeeze(1)
-        shelf = receive(shelf, who, name[who, slot], changed[who, slot], part[who, slot], present)
+        lists = Lists(heard.nonzero().squeeze(1), time[heard])
+        shelf = receive(shelf, who, name[who, slot], changed[who, slot], part[who, slot], lists)
         if bool((shelf.domain < 0).any()):
             shelf = arrange(shelf, layout, self.rules)
+        elif bool((torch.bincount(shelf.domain) > self.parts).any()):
+            shelf = limit(shelf, self.rules)
         shelf = shelf._replace(time=find_time(shelf))
         refused = memory.get("refused", torch.zeros_like(uploads.active, dtype=torch.int64))
         refused = refused + (uploads.active & ~possible)

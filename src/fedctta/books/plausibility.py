@@ -2,7 +2,7 @@
 
 What is checked of every part, apart from rounding:
 
-    finite numbers; 0 <= scored, measured <= images; all images of a device together <= its time
+    finite numbers; 0 <= scored, measured <= images; all images of a device together, and all versions, <= its time
     the variance of looks, square / images - (look / images)^2, is not below zero
     doubts are not below zero
     z of all channels has a root mean square of at most 10, e of at most 100; the variance 1 + e - z^2 is not below zero
@@ -11,10 +11,16 @@ What is checked of every part, apart from rounding:
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.books.rows import Layout
+
+Array = NDArray[Any]
 
 BOUND = 10.0  # of z, in source deviations; honest parts have less than 2
 ROUNDING = 1e-2
@@ -23,27 +29,47 @@ TINY = 1e-6
 
 def find_possible(layout: Layout, rows: Tensor) -> Tensor:
     """Return which of rows[..., S] can be true; a row of zeros can."""
-    counts = {name: layout.of(rows, name) for name in ("images", "scored", "measured")}
-    seen = counts["images"]
-    per = {name: count.clamp_min(TINY)[..., None] for name, count in counts.items()}
-    fine = rows.isfinite().all(-1)
-    for count in counts.values():
-        fine &= (count >= 0) & (count <= seen * (1 + ROUNDING) + ROUNDING)
-    look, square = layout.of(rows, "look") / per["images"], layout.of(rows, "square") / per["images"]
-    fine &= (square - look.square() >= -ROUNDING * (1 + look.square())).all(-1)
-    fine &= (layout.of(rows, "doubt") >= 0).all(-1)
-    z, e = (layout.of(rows, "moments") / per["measured"]).chunk(2, -1)
-    fine &= (z.square().mean(-1) <= BOUND**2) & (e.square().mean(-1) <= BOUND**4)
-    fine &= (1 + e - z.square() >= -ROUNDING * (1 + z.square())).all(-1)
-    return fine | (rows == 0).all(-1)
+    return torch.as_tensor(_find_possible(layout, rows.detach().cpu().numpy())).to(rows.device)
 
 
-def find_honest(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor) -> Tensor:
-    """Return which devices[N] have sent parts rows[N, K, S], with names[N, K] and versions[N, K], that can be true."""
+def find_honest(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor, times: Tensor) -> Tensor:
+    """Return which devices[N] have sent, at times[N], parts rows[N, K, S] that can be true.
+
+    Parts have names[N, K] (0: there is none) and versions[N, K].
+    """
+    told = [tensor.detach().cpu().numpy() for tensor in (rows, names, versions, times)]
+    return torch.as_tensor(_find_honest(layout, *told)).to(rows.device)
+
+
+# NumPy, because it is quicker than PyTorch where rows are few.
+
+
+def _find_possible(layout: Layout, rows: Array) -> Array:
+    told = {name: rows[..., columns] for name, columns in layout.parts.items()}
+    seen, scored, measured = told["images"], told["scored"], told["measured"]
+    with np.errstate(all="ignore"):
+        largest = np.abs(rows).max(-1)
+        fine = largest < np.inf  # also false if one is not a number
+        for count in (seen, scored, measured):
+            fine &= ((count >= 0) & (count <= seen * (1 + ROUNDING) + ROUNDING))[..., 0]
+        look, square = (told[name] / np.maximum(seen, TINY) for name in ("look", "square"))
+        fine &= (square - look * look >= -ROUNDING * (1 + look * look)).all(-1)
+        fine &= (told["doubt"] >= 0).all(-1)
+        z, e = np.split(told["moments"] / np.maximum(measured, TINY), 2, -1)
+        z = z * z
+        fine &= (1 + e - z >= -ROUNDING * (1 + z)).all(-1)
+        per = max(layout.channels, 1)
+        fine &= (z.sum(-1) <= per * BOUND**2) & ((e * e).sum(-1) <= per * BOUND**4)
+    possible: Array = fine | (largest == 0)
+    return possible
+
+
+def _find_honest(layout: Layout, rows: Array, names: Array, versions: Array, times: Array) -> Array:
     sent = names != 0
-    fine = (find_possible(layout, rows) | ~sent).all(1)
-    images = torch.where(sent, layout.of(rows, "images"), 0).sum(1)
-    latest = torch.where(sent, versions, 0).amax(1)
-    fine &= ~(images > latest * (1 + ROUNDING) + ROUNDING)
+    fine = (_find_possible(layout, rows) | ~sent).all(1)
+    with np.errstate(invalid="ignore"):
+        fine &= ~((rows[..., 0] * sent).sum(1) > times * (1 + ROUNDING) + ROUNDING)
+    fine &= ~(sent & ((versions <= 0) | (versions > times[:, None]))).any(1)
     twice = (names[:, :, None] == names[:, None]) & sent[:, :, None]
-    return fine & (twice.sum((1, 2)) == sent.sum(1)) & ~(sent & (versions <= 0)).any(1)
+    honest: Array = fine & (twice.sum((1, 2)) == sent.sum(1))
+    return honest

@@ -5,7 +5,7 @@ p the mean m_p over its n_p batches, n_p at most `horizon` / `VOICES`. The domai
 
     sum_p n_p c(m_p) / sum_p n_p
 
-with c as in the server's book (`books.library`): no longer, in source deviations, than `clip` times the median of all
+with c as in the server's book (`books.counting`): no longer, in source deviations, than `clip` times the median of all
 domains' parts, and pulled to the median of the domain's parts, if farther away than `clip` median distances. The part
 of a client that tells lies fades when it tells the truth, and makes room when it falls silent.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedctta.books.library import clip_to_median, clip_to_source
+from fedctta.books.counting import clip_to_median, clip_to_source
 from fedctta.core.network import Tensors
 
 VOICES = 8
