@@ -111,6 +111,8 @@ def test_two_devices_exchange_what_they_have_seen(tiny_network, adapter):
     after = adapter.receive(tiny_network, mine, draw())
     assert (after.private["held"] > 0).any()
     assert (after.private["shared.held"] > 0).any()
+    for name in ("heading", "place", "asked"):  # and not where exact looks have put the exact domains
+        assert torch.equal(after.private[name], mine.private[name])
     assert after.private["part"].sum() == pytest.approx(float(clients[0].private["part"].sum()), rel=1e-3)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters.recall import Recall
-from fedctta.books.noisy_book import PREFIX, NoisyBook, match, measure
+from fedctta.books.noisy_book import HANDED, PREFIX, NoisyBook, match, measure
 from fedctta.books.rows import read_scale
 from fedctta.core.appearance import appearance
 from fedctta.core.clients import Client
@@ -65,10 +65,14 @@ class PrivateRecall(Recall):
         return super().adapt_and_predict(network, client, x)[1]
 
     def receive(self, network: Network, client: Client, x: Tensor) -> Client:
-        """Let both books take up what the server sent."""
+        """Let both books take up what the server sent.
+
+        Places in the exact book follow from exact looks. They are not kept: the noisy book must never read them.
+        """
         layout, private = self._layout(network), self.noisy.receive(client.private)
-        exact = match(self.notebook, layout, private)
-        return super().receive(network, client._replace(private=exact), x)
+        sent = {name: private[name] for name in HANDED}
+        after = super().receive(network, client._replace(private=match(self.notebook, layout, private)), x)
+        return after._replace(private=after.private | sent)
 
     def go_back(self, healthy: Client, now: Client) -> Client:
         """Go back to an earlier exact book, and never with what is shared: what was released must not be again."""
