@@ -188,7 +188,7 @@ class NoisyBook:
     def add(self, layout: Layout, private: Tensors, looks: Tensor, measured: Measured) -> Tensors:
         """Return the private tensors after a batch: its images join the window, and if this is full, it is released."""
         mine = under(PREFIX, private)
-        usual = looks.new_tensor(USUAL)
+        usual = torch.tensor(USUAL, device=looks.device)
         length = self.radius * measured.which.sum().sqrt()
         mine |= {
             "images": mine["images"] + len(looks),
@@ -208,7 +208,7 @@ class NoisyBook:
             **{name: private[name] for name in HANDED},
             "time": private["time"],
             "key": fork(private["key"], NAMES),
-            "usual": mine["part"].new_tensor(USUAL).square(),
+            "usual": torch.tensor(USUAL, device=private["time"].device).square(),
         }
 
     def _draw(self, mine: Tensors, private: Tensors) -> Tensor:

@@ -35,7 +35,7 @@ class PrivateRecall(Recall):
         super().__post_init__()
         if self.inner != "none":
             raise UserError(
-                f"noise and epsilon do not cover what recall.inner={self.inner} learns: drop them, or the inner method"
+                f"noise and epsilon do not cover what {self.name}.inner={self.inner} learns: drop them, or that"
             )
 
     @property
