@@ -9,7 +9,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.books.noisy_book import CENTRE, PIXELS, USUAL, Measured, NoisyBook, cut, is_noisy, match, measure, tell
+from fedctta.books.noisy_book import (
+    CENTRE,
+    FEW,
+    PIXELS,
+    USUAL,
+    WORTH,
+    Measured,
+    NoisyBook,
+    cut,
+    is_noisy,
+    match,
+    measure,
+    tell,
+)
 from fedctta.books.notebook import Notebook
 from fedctta.books.plausibility import find_honest
 from fedctta.books.rows import Layout, read_scale
@@ -124,7 +137,7 @@ def test_without_noise_the_release_is_the_mean_and_counts_as_an_exact_one():
     part = walk(book, start(book), draw_looks(100), moments)["shared.part"]
     here = LAYOUT.of(part, "measured").argmax()
     count = LAYOUT.of(part, "measured")[here]
-    assert float(count) == pytest.approx(1 / (1 / 100 + 1 / 40), rel=1e-2)
+    assert float(count) == pytest.approx(100, rel=1e-2)
     torch.testing.assert_close(LAYOUT.of(part, "moments")[here] / count, moments[0], atol=1e-4, rtol=1e-3)
     assert float(LAYOUT.of(part, "images")[here]) == pytest.approx(100, rel=1e-2)
 
@@ -209,7 +222,22 @@ def test_exact_domains_are_found_in_a_received_book_by_their_looks():
     }
     placed = match(notebook, LAYOUT, private)
     assert placed["place"].tolist() == [-1, 2, -1, -1]
+    assert float(LAYOUT.of(placed["book"], "images")[2]) == pytest.approx(FEW)
     moved = notebook.receive(placed)
     assert moved["name"].tolist()[2] == 77
     torch.testing.assert_close(moved["part"][2], rows[1])
     assert not is_noisy(private)
+    twice = match(notebook, LAYOUT, private | {"part": torch.stack([rows[1], rows[1] / 2, empty, empty])})
+    assert sum(place == 2 for place in twice["place"].tolist()) == 1  # the book unites nothing
+    kept = match(notebook, LAYOUT, private | {"name": torch.tensor([77, 12, 0, 0])})
+    assert kept["place"].tolist() == [-1, -1, -1, -1]  # the place is taken by its name
+
+
+def test_moments_of_others_count_as_few_images():
+    notebook, row = Notebook(4), torch.zeros(LAYOUT.width)
+    row[LAYOUT.parts["measured"]] = 400.0
+    row[LAYOUT.parts["moments"]] = 800.0
+    private = notebook.start(LAYOUT.width, torch.device("cpu"))
+    book = match(notebook, LAYOUT, private | {"book": torch.stack([row, row / 20, 0 * row, 0 * row])})["book"]
+    assert LAYOUT.of(book, "measured").tolist() == pytest.approx([WORTH, 20.0, 0.0, 0.0])
+    assert LAYOUT.of(book, "moments")[:2].flatten().tolist() == pytest.approx([80.0] * 6 + [40.0] * 6)

@@ -46,7 +46,10 @@ out because their numbers are not finite.
 for which fewer images mean less, holds as it is:
 
     a window     1 / (1/w + (2 A s_1 / w)^2)
-    a release    1 / (1/n + d (2 s_2 / n)^2 + 1/`WORTH`)       if all images' moments are as long as C
+    a release    1 / (1/n + d (2 s_2 / n)^2)       if all images' moments are as long as C
+
+Moments of images that are each normalised by themselves are not quite those of a batch. This error does not shrink with
+the number of images, so whoever receives a book counts no more than `WORTH` images of a domain (`match`).
 """
 
 from __future__ import annotations
@@ -72,9 +75,14 @@ CENTRE = (-17.0, 3.7, 0.4, 3.5, 1.3, 0.2, 0.25, 0.15, 0.05, -7.3)  # of looks, b
 SLOW = 10  # windows that this first centre is worth
 WIDER = 34  # images in a window, over the noise
 PIXELS = 128  # with fewer, the statistics of a single image say little of its domain
-WORTH = 40.0  # images that the mean moments of images, each normalised by itself, are worth without noise
+FEW = 20.0  # images that noisy looks of a domain are worth to a device that has seen some itself
+WORTH = (
+    40.0  # images that moments of images, each normalised by itself, are worth, however many they are and without noise
+)
+TINY = 1e-6
 MOST = (5.0, 25.0)  # of z and e that are sent
 NOISE, NAMES = 0x9015E, 0x4A3E  # keep these kinds of chance apart
+LOOKS = 1 + 2 * NUMBERS  # numbers at the beginning of a row that tell of looks
 HANDED = ("heading", "place", "asked")
 HELD = ("part", "changed", "name", "book", "held", "received", "belief")
 PREFIX = "shared"
@@ -254,7 +262,7 @@ class NoisyBook:
         deviation = self.moments_noise(self.radius * numbers.sqrt())
         total = torch.where(due[:, None], waits[:, 1:], 0).sum(0) + deviation * chance * which
         ratio = 2 * self.noise / sqrt(1 - self.share)
-        worth = (numbers > 0) / (1 / count + numbers * (ratio / count).square() + 1 / WORTH)
+        worth = (numbers > 0) / (1 / count + numbers * (ratio / count).square())
         row = wide.row(total, measured=worth[None], moments=worth * total / count)
         part = part + due[:, None] * row
         return torch.cat([part[:, : wide.parts["learnt"].start], torch.where(due[:, None], 0, waits)], 1)
@@ -272,7 +280,7 @@ def tell(layout: Layout, private: Tensors) -> Tensors:
     rows = mine["part"][:, : layout.width]
     known = layout.of(rows, "measured") > 0
     count = layout.of(rows, "measured").minimum(layout.of(rows, "images"))
-    z, e = (layout.of(rows, "moments") / layout.of(rows, "measured").clamp_min(1e-6)[:, None]).chunk(2, 1)
+    z, e = (layout.of(rows, "moments") / layout.of(rows, "measured").clamp_min(TINY)[:, None]).chunk(2, 1)
     z = z.clamp(-MOST[0], MOST[0])
     e = e.clamp_max(MOST[1]).maximum(z.square() - 1)
     columns = [rows[:, : layout.parts["measured"].start], count[:, None], torch.zeros_like(count)[:, None]]
@@ -293,9 +301,16 @@ def is_noisy(private: Tensors) -> bool:
 def match(notebook: Notebook, layout: Layout, private: Tensors) -> Tensors:
     """Return the private tensors with places, by looks, of the device's exact domains in the book that it received.
 
-    Their names were never sent, so the server cannot know them.
+    Their names were never sent, so the server cannot know them. A noisy look must not unite exact domains: at most one
+    takes a place, the one that had it, or else that which is most likely the same. What others say counts no more than
+    `FEW` images of looks and `WORTH` of moments.
     """
     own, theirs = (Looks.read(layout, private[rows]) for rows in ("part", "book"))
+    had = (private["name"][:, None] == private["heading"]) & (private["name"] != 0)[:, None]
     odds = notebook.recogniser.same(own, theirs, private["usual"])
+    odds = torch.where(had.any(0) | (odds < odds.amax(0)), -torch.inf, odds)
     place = torch.where(odds.amax(1) > 0, odds.argmax(1), -1)
-    return private | {"asked": private["name"], "place": place}
+    looks, moments = private["book"][:, :LOOKS], private["book"][:, LOOKS:]
+    few = (FEW / theirs.images.clamp_min(TINY)).clamp_max(1)[:, None]
+    worth = (WORTH / layout.of(private["book"], "measured").clamp_min(TINY)).clamp_max(1)[:, None]
+    return private | {"asked": private["name"], "place": place, "book": torch.cat([few * looks, worth * moments], 1)}
