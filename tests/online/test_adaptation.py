@@ -39,6 +39,19 @@ def test_what_is_not_finite_is_answered_by_the_source_and_counted(tent, tiny_net
 
 
 @torch.no_grad()
+def test_noise_is_drawn_anew_for_every_batch(tiny_network):
+    noisy = Adaptation(tiny_network, adapters.create("recall").with_noise(1.0), guard="off", check=0)
+    drawn = []
+    for seed in range(2):
+        noisy.answer(images(seed))
+        assert float(noisy.client.private["shared.given"]) == 1
+        drawn.append(noisy.client.private["shared.fresh"])
+    assert not torch.equal(*drawn)
+    again = Adaptation(tiny_network, noisy.adapter, guard="off", check=0)
+    again.answer(images(0))
+    assert not torch.equal(again.client.private["shared.fresh"], drawn[0])
+
+
 def test_reset_is_the_beginning(tent):
     first = tent.answer(images(0))
     tent.answer(images(1))

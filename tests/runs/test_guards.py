@@ -139,8 +139,33 @@ def test_noise_is_the_same_whatever_the_lifting(run):
     np.testing.assert_allclose(*found, rtol=1e-4)
 
 
-def test_noise_leaves_a_client_alone_alone(run):
-    assert same(run(aggregator="local"), run(aggregator="local", epsilon=1.0))
+def test_noise_leaves_a_client_alone_alone(tiny_module, domains, run):
+    values = {**SMALL, "aggregator": ["local", "fedavg"], "epsilon": 1.0}
+    alone, _ = fedctta.run(model=tiny_module, dataset=domains, **values)
+    assert same(run(aggregator="local"), alone)
+
+
+@pytest.mark.parametrize("key", ["epsilon", "noise"])
+def test_noise_where_nothing_is_sent_is_refused(key, run):
+    with pytest.raises(UserError, match=f"{key} has no effect: nothing is sent in these runs"):
+        run(aggregator="local", **{key: 1.0})
+
+
+RECALL = {"adapter": "recall", "aggregator": "recall"}
+
+
+def test_recall_shares_with_noise_and_states_its_budget(run):
+    noisy, again = (run(**RECALL, epsilon=1.0) for _ in range(2))
+    assert same(noisy, again)
+    assert noisy.settings["privacy"]["epsilon"] == pytest.approx(1.0)
+    assert "epsilon_all_rounds" not in noisy.settings["privacy"]
+    cut = run(**RECALL, noise=0.0).settings["privacy"]
+    assert cut == {"noise": 0.0, "delta": 1e-5}
+
+
+def test_recall_with_noise_is_the_same_whatever_the_lifting(run):
+    found = [run(**RECALL, noise=0.1, lift=lift, **{"recall.min_images": 8}).entropy for lift in ("vmap", "loop")]
+    np.testing.assert_allclose(*found, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +175,8 @@ def test_noise_leaves_a_client_alone_alone(run):
         ({"bn.momentum": 0.5}, "cover the statistics of one batch only: use adapter=bn"),
         ({"aggregator": "fedtsa"}, "do not cover the indicator that fedtsa asks for: use an aggregator without"),
         ({"aggregator": "ugsa"}, "do not cover the uncertainty that ugsa asks for"),
+        ({**RECALL, "recall.inner": "tent"}, "do not cover what recall.inner=tent learns"),
+        ({**RECALL, "check": 2, "guard": "reset"}, "guard=reset lets images decide whether a client sends anything"),
     ],
 )
 def test_noise_refuses_what_it_does_not_cover(values, message, run):

@@ -97,6 +97,23 @@ class Adapter:
         """Return the client with which a device goes on that returns from `now` to an earlier state. Pure."""
         return healthy
 
+    @property
+    def sends_noise(self) -> float | None:
+        """The noise on all that a client ever sends of one image, in sensitivities; None: there is none."""
+        return None
+
+    def with_noise(self, noise: float, min_images: int = 1) -> Adapter | None:
+        """Return this method with such noise, on sums of so many images (1: as many as usual); None: it cannot."""
+        return None
+
+    def draw_chance(self, client: Client) -> Client:
+        """Return a client with new chance from the operating system, before a batch on a real device."""
+        return client
+
+    def after_gap(self, client: Client) -> Client:
+        """Return a client that was saved before its last batches, and goes on without them."""
+        return client
+
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:
         """Return logits[B, K] of x by the model that the update on x starts from (`predict=before`). Pure; no labels.
 

@@ -155,6 +155,12 @@ class Recall(Adapter):
         """Go back to an earlier book, but not in time: names and versions that others have seen are not used again."""
         return healthy._replace(private=healthy.private | {"time": now.private["time"]})
 
+    def with_noise(self, noise: float, min_images: int = 1) -> Adapter:
+        """Share noisy sums only."""
+        from fedctta.adapters.common.private_recall import add_noise
+
+        return add_noise(self, noise, min_images)
+
     def predicts_alike(self, communicates: bool) -> bool:
         """A batch is predicted while it is adapted to."""
         return True

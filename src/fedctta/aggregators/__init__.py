@@ -135,6 +135,11 @@ class Aggregator:
         """Return what one client computes for the server beside its model. Pure; no labels."""
         return {}
 
+    @property
+    def least_images(self) -> int:
+        """On how many images all that is shared rests."""
+        return 1
+
     def with_least(self, images: int) -> Aggregator:
         """Return a `cumulative` method that shares nothing that rests on fewer images."""
         return self

@@ -32,6 +32,7 @@ from fedctta.books.library import (
     to_tensors,
     withdraw,
 )
+from fedctta.books.noisy_book import is_noisy, tell
 from fedctta.books.plausibility import find_honest
 from fedctta.books.recognition import TINY, Recogniser
 from fedctta.books.rows import Layout, layout_of
@@ -102,6 +103,8 @@ class Recall(Aggregator):
         private = client.private
         if "part" not in private:
             return {}
+        if is_noisy(private):
+            return tell(layout_of(network), private)
         enough = private["part"][:, 0] >= self.min_images
         part = private["part"].clone()
         part[:, Layout(0).parts["classes"]] = 0  # these stay on the device
@@ -112,6 +115,11 @@ class Recall(Aggregator):
             "time": private["time"],
             "belief": private["belief"],
         }
+
+    @property
+    def least_images(self) -> int:
+        """On how many images all that is shared rests; a device with noise sees to it itself."""
+        return self.min_images
 
     def with_least(self, images: int) -> Recall:
         """Share no domain that rests on fewer images."""

@@ -37,7 +37,7 @@ class Recogniser:
     tolerance: float = 0.01
     strange: float = 10.0
 
-    def update(self, belief: Tensor, look: Tensor, images: int, domains: Looks, usual: Tensor) -> Tensor:
+    def update(self, belief: Tensor, look: Tensor, images: float, domains: Looks, usual: Tensor) -> Tensor:
         """Return b[K + 1], the unknown domain last, after a batch with this mean look[10]."""
         n = domains.images
         width = domains.widths(usual)

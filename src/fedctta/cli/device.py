@@ -53,6 +53,13 @@ def device(
     ] = None,
     check: Annotated[int, typer.Option(help="Batches between checks of the model's health; 0: none.")] = 10,
     window: Annotated[int, typer.Option(help="Last images, among which batches that are too small are seen.")] = 16,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Budget of all that is ever sent of one image: noise from the system (recall).", show_default=False
+        ),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The delta of that budget.")] = 1e-5,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings in the log.")] = False,
 ) -> None:
     """Predict and adapt on this machine: alone, or as one device of a fleet. It goes on where it was stopped.
@@ -86,6 +93,8 @@ def device(
             guard,
             check,
             window,
+            epsilon,
+            delta,
         )
     )
 

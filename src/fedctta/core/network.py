@@ -135,8 +135,9 @@ class Network:
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
         used = self._use(name, layer, x)
-        if is_lone(x) and is_lone(used.mean) and not torch.is_grad_enabled() and x.dtype == used.mean.dtype:
-            return F.batch_norm(x, used.mean, used.var, layer.weight, layer.bias, False, 0.0, layer.eps)  # one call
+        alike = used.mean.dim() == 1 and used.mean.dtype == x.dtype
+        if alike and is_lone(x) and is_lone(used.mean) and not torch.is_grad_enabled():  # one call, and no gradients
+            return F.batch_norm(x, used.mean, used.var, layer.weight, layer.bias, False, 0.0, layer.eps)
         return normalise(x, used.mean, torch.rsqrt(used.var + layer.eps), layer.weight, layer.bias)
 
     def _derived_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:

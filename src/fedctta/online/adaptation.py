@@ -153,6 +153,8 @@ class Adaptation:
         if self.resting and not due:
             return self._watched(self._rest(x))
         before = self.client
+        if adapting:
+            self.client = self.adapter.draw_chance(before)
         client, logits = self._adapt_and_predict(x) if adapting else (before, self._predict(before, x))
         if not _finite(client, logits):
             self.skipped += 1

@@ -13,7 +13,7 @@ from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError, either
 from fedctta.runs.settings import Experiment
 from fedctta.uploads.attacks import Liars, choose_liars, has_effect
-from fedctta.uploads.privacy import Noise, noise_for
+from fedctta.uploads.privacy import Noise, noise_for, spent_in_all
 from fedctta.uploads.robust import Robust
 from fedctta.uploads.stages import Stage
 from fedctta.uploads.traffic import on_the_wire, signals_of
@@ -34,7 +34,10 @@ def guard(federation: Federation, experiment: Experiment) -> Federation:
     elif experiment.lie_until is not None:
         raise UserError(f"lie_until={experiment.lie_until} has no effect without liars: say liars=2, or leave it out")
     if (experiment.noise, experiment.epsilon) != (None, None) and federation.aggregator.communicates:
-        noise = (choose_noise(experiment, federation),)
+        if (quiet := share_noisily(experiment, federation)) is not None:
+            federation = quiet
+        else:
+            noise = (choose_noise(experiment, federation),)
     if not liars and not noise and robust.way == "none":
         return federation
     if federation.graphs == "always":
@@ -65,7 +68,35 @@ def describe_guards(federation: Federation, experiment: Experiment, rounds: int)
             told["lying"] = list(stage.who)
         if isinstance(stage, Noise):
             told["privacy"] = stage.spent(experiment.delta, len(federation.aggregations(rounds)))
+    if federation.adapter.sends_noise is not None:
+        told["privacy"] = spent_in_all(federation.adapter.sends_noise, experiment.delta)
     return told
+
+
+def share_noisily(experiment: Experiment, federation: Federation) -> Federation | None:
+    """Return a federation whose clients add noise themselves to all that they send; None if their method cannot."""
+    aggregator = federation.aggregator
+    if aggregator.partner != federation.adapter.name:
+        return None
+    adapter = federation.adapter.with_noise(read_noise(experiment), aggregator.least_images)
+    if adapter is None:
+        return None
+    if experiment.guard != "off":
+        raise UserError(
+            f"guard={experiment.guard} lets images decide whether a client sends anything, which noise does not cover:"
+            " drop the guard, or the noise"
+        )
+    if federation.graphs == "always":
+        raise UserError("lift=graph cannot replay rounds with robust, liars or noise: use lift=auto")
+    return replace(federation, adapter=adapter, graphs="never")
+
+
+def read_noise(experiment: Experiment) -> float:
+    """Return the noise asked for, or that of the budget."""
+    if experiment.noise is not None:
+        return experiment.noise
+    assert experiment.epsilon is not None
+    return noise_for(experiment.epsilon, experiment.delta)
 
 
 def choose_noise(experiment: Experiment, federation: Federation) -> Noise:
@@ -88,10 +119,7 @@ def choose_noise(experiment: Experiment, federation: Federation) -> Noise:
             f"noise and epsilon do not cover the {' and '.join(signals)} that {aggregator.name} asks for: use an"
             f" aggregator without signals, say {either(silent)}"
         )
-    if experiment.noise is not None:
-        return Noise(experiment.noise)
-    assert experiment.epsilon is not None
-    return Noise(noise_for(experiment.epsilon, experiment.delta))
+    return Noise(read_noise(experiment))
 
 
 def _covers(network: Network, adapter: Adapter) -> bool:

@@ -18,11 +18,12 @@ from typing import Any
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError, either, unknown
-from fedctta.keys import DEFAULTS, KEYS, LARGEST_SEED, LEAST_DELTA, LEAST_EPSILON, LIMITS, Keys
+from fedctta.keys import DEFAULTS, KEYS, LARGEST_SEED, LIMITS, Keys
 from fedctta.registry import Registry, defaults, parameter_types, read, type_of
 from fedctta.runs.preset_files import presets, read_toml
 from fedctta.sampling import samplers
 from fedctta.streams import schedules
+from fedctta.uploads.privacy import check_budget
 from fedctta.uploads.robust import Robust
 
 ALONE = "local"
@@ -61,12 +62,7 @@ class Experiment(Keys):
             if value < least:
                 raise UserError(f"{key}={value} must {f'be at least {least}' if least else 'not be negative'}")
         Robust(self.robust, self.cap, self.clip, self.trim)  # says what is wrong with them
-        if self.epsilon is not None and not self.epsilon >= LEAST_EPSILON:
-            raise UserError(
-                f"epsilon={self.epsilon} must be at least {LEAST_EPSILON}, say 8; leave it out for no noise"
-            )
-        if not LEAST_DELTA <= self.delta < 1:
-            raise UserError(f"delta={self.delta} must lie between 0 and 1, well below 1 / images, say 1e-5")
+        check_budget(self.epsilon, self.delta)
         if self.epsilon is not None and self.noise is not None:
             raise UserError("epsilon and noise say the same thing twice: give one of them")
         if not 0 <= self.seed <= LARGEST_SEED:
@@ -153,6 +149,9 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
             name, _, parameter = key.partition(".")
             kinds = either(kind for kind in methods[name] if parameter in _parameters(kind, name))
             raise UserError(f"{key} has no effect: {kinds} {name} is in none of the runs; drop the key")
+    for key in ("noise", "epsilon"):
+        if set(choices.get(key, ())) - {None} and not any(_sends(e) for e in experiments.values()):
+            raise UserError(f"{key} has no effect: nothing is sent in these runs; drop it, or use another aggregator")
     for key in ("check", "guard"):
         usual = DEFAULTS[key]
         if set(choices.get(key, ())) - {usual} and all(getattr(e, key) == usual for e in experiments.values()):
@@ -160,6 +159,10 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     if "before" in choices.get("predict", ()) and "predict" not in used:
         raise UserError("predict=before has no effect: these runs predict the same before and after adapting; drop it")
     return list(experiments.values())
+
+
+def _sends(experiment: Experiment) -> bool:
+    return aggregators.classes()[experiment.aggregator].communicates
 
 
 def single(values: Mapping[str, Any]) -> Experiment:

@@ -37,6 +37,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, Statistics
 from fedctta.core.randomness import fork, keys, normal
 from fedctta.errors import UserError
+from fedctta.keys import LEAST_DELTA, LEAST_EPSILON
 from fedctta.uploads.stages import Transit
 
 RADIUS = 1.0  # R: on CIFAR-10-C half of all images stay within 0.5 at most layers and nine in ten within 1
@@ -72,6 +73,14 @@ def noise_for(epsilon: float, delta: float) -> float:
         low /= 2
     # by its logarithm, so that a small ratio is as exact as a large one
     return exp(-float(brentq(lambda u: delta_of(epsilon, exp(u)) - delta, log(low), log(high), xtol=1e-12)))
+
+
+def check_budget(epsilon: float | None, delta: float) -> None:
+    """Raise a UserError for a budget that cannot be kept or computed."""
+    if epsilon is not None and not LEAST_EPSILON <= epsilon < inf:
+        raise UserError(f"epsilon={epsilon} must be at least {LEAST_EPSILON}, say 8; leave it out for no noise")
+    if not LEAST_DELTA <= delta < 1:
+        raise UserError(f"delta={delta} must lie between 0 and 1, well below 1 / images, say 1e-5")
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,12 @@ class Noise:
             return {"noise": 0.0, "delta": delta}  # clipped, and not private
         once, always = epsilon_of(1 / self.noise, delta), epsilon_of(sqrt(rounds) / self.noise, delta)
         return {"noise": self.noise, "delta": delta, "epsilon": once, "epsilon_all_rounds": always}
+
+
+def spent_in_all(noise: float, delta: float) -> dict[str, float]:
+    """Return what is guaranteed for an image where `noise` is in sensitivities of all that is ever sent of it."""
+    told = {"noise": noise, "delta": delta}
+    return told | {"epsilon": epsilon_of(1 / noise, delta)} if noise else told
 
 
 def contributions(x: Tensor, source: Statistics, radius: float) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedctta.adapters.bn import BatchStatistics
+from fedctta.adapters.recall import Recall
 from fedctta.fleet.device import request_handler as desk_module
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.request_handler import RequestHandler
@@ -165,3 +166,35 @@ def test_lockstep_waits_for_the_next_batch(make, handover, monkeypatch):
     reply = desk.answer(Parcel("step", 2, note, own(handover)))
     assert (reply.kind, reply.note["received"]) == ("nothing", 1)
     assert "still at work" in reply.note["reason"]
+
+
+@pytest.mark.parametrize("aggregator", ["fedtsa", "fedavg", ""])
+def test_a_device_with_noise_serves_no_other_aggregator(tiny_network, aggregator):
+    """A server may ask for any signal: noise covers those of one aggregator."""
+    adapter = Recall(domains=4).with_noise(1.0)
+    handover = Handover(Snapshot(adapter.init(tiny_network), torch.rand(4, 3, 8, 8), 5))
+    handler = RequestHandler("d", tiny_network, adapter, handover, spare=lambda: tiny_network)
+    note = {**STEP, "aggregator": aggregator} if aggregator else {key: STEP[key] for key in ("ask", "lockstep")}
+    reply = handler.answer(Parcel("step", 7, note))
+    assert (reply.kind, reply.arrays) == ("refused", {})
+    assert "covers aggregator 'recall' only" in reply.note["reason"]
+    assert handler.answer(Parcel("step", 7, {**STEP, "aggregator": "recall"})).kind == "upload"
+
+
+def test_a_book_that_is_not_whole_is_refused(tiny_network):
+    adapter = Recall(domains=4)
+    client = adapter.init(tiny_network)
+    handler = RequestHandler(
+        "d", tiny_network, adapter, Handover(Snapshot(client, torch.rand(4, 3, 8, 8), 5)), spare=lambda: tiny_network
+    )
+    names = ("book", "heading", "place", "asked", "received")
+    whole = {f"own.{name}": client.private[name].numpy() for name in names}
+    note = {**STEP, "aggregator": "recall"}
+    for name in names:
+        some = {key: array for key, array in whole.items() if key != f"own.{name}"}
+        reply = handler.answer(Parcel("step", 7, note, some))
+        assert (reply.kind, reply.note["reason"]) == (
+            "refused",
+            f"the download lacks {name!r}, which goes with the rest",
+        )
+    assert handler.answer(Parcel("step", 7, note, whole)).note["received"] == 1

@@ -21,9 +21,13 @@ from fedctta.adapters.bn import BatchStatistics
 from fedctta.adapters.recall import Recall
 from fedctta.cli.device import read_parameters
 from fedctta.errors import UserError
-from fedctta.fleet.device.start import Settings, _rename, run_device
+from fedctta.fleet.device.device_state import StreamPosition
+from fedctta.fleet.device.equipment import equip
+from fedctta.fleet.device.handover import Handover, Snapshot
+from fedctta.fleet.device.start import Settings, _adaptation, _handler, _rename, add_noise, run_device
 from fedctta.fleet.transport.framing import exchange
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
+from fedctta.uploads.privacy import noise_for
 
 MODEL = """
 import torch
@@ -151,6 +155,10 @@ def test_two_devices_do_not_share_a_state(settings):
         ({"window": 1}, "--window 1 must be at least 2"),
         ({"check": -1}, "--check -1 must be at least 0"),
         ({"guard": "freeze", "check": 0}, "--guard freeze acts on what checks find and --check 0 asks for none"),
+        ({"epsilon": 0.0}, "epsilon=0.0 must be at least 1e-06"),
+        ({"epsilon": 4.0, "delta": 2.0}, "delta=2.0 must lie between 0 and 1"),
+        ({"epsilon": 4.0, "guard": "reset"}, "--guard reset lets images decide what is sent"),
+        ({"delta": 1e-6}, "--delta 1e-06 has no effect without --epsilon"),
     ],
 )
 def test_settings_that_cannot_be_are_told(settings, changes, said):
@@ -163,6 +171,7 @@ def test_the_guard_resets_unless_the_device_is_to_equal_a_simulation(settings, t
     lockstep = replace(settings, lockstep=True, socket=tmp_path / "s")
     assert lockstep.guard_or_usual == "off"
     assert replace(lockstep, guard="reset").guard_or_usual == "reset"
+    assert replace(settings, epsilon=4.0).guard_or_usual == "off"
 
 
 def test_every_image_of_a_folder_is_predicted_also_one_by_one_and_the_last(settings, tmp_path, caplog):
@@ -213,6 +222,28 @@ def test_lock_step_is_refused_for_a_method_that_never_waits(settings, tmp_path):
     with pytest.raises(UserError, match="lock-step has no effect"):
         run_device(waiting)
     assert not waiting.state.exists()
+
+
+def test_noise_is_refused_for_a_method_without_it(settings):
+    with pytest.raises(UserError, match="--epsilon has no effect on adapter 'bn': use --adapter recall"):
+        run_device(replace(settings, epsilon=4.0))
+    assert not settings.state.exists()
+
+
+def test_with_a_budget_a_device_shares_noisily_and_tells_nothing_of_its_health(settings):
+    noisy = replace(settings, adapter="recall", parameters={}, epsilon=4.0, name="d")
+    equipment = equip(noisy.model, noisy.weights, "recall", 4)
+    adapter = add_noise(equipment.adapter, 4.0, 1e-5)
+    assert adapter.sends_noise == pytest.approx(noise_for(4.0, 1e-5))
+    adaptation = _adaptation(noisy, replace(equipment, adapter=adapter))
+    handler = _handler(noisy, equipment, Handover(Snapshot(adaptation.client, None, 0)), StreamPosition(), adaptation)
+    plain = replace(noisy, epsilon=None)
+    open_handler = _handler(plain, equipment, handler.handover, StreamPosition(), adaptation)
+    asked = Parcel("step", 1, {})
+    assert not [key for key in handler.answer(asked).note if key.startswith("health.")]
+    assert [key for key in open_handler.answer(asked).note if key.startswith("health.")]
+    run_device(noisy)
+    assert lines(noisy.state / "predictions.jsonl") == IMAGES
 
 
 def test_without_an_adapter_it_recalls_and_parameters_are_those_of_recall(settings, caplog):

@@ -30,6 +30,7 @@ def test_round_trip(tmp_path):
         ({"devices": 5, "max_devices": 4}, {}, "max_devices"),
         ({}, {"aggregator": "fedctt"}, "did you mean fedctta"),
         ({}, {"predict": "before"}, "a device predicts after adapting"),
+        ({}, {"epsilon": 4.0}, "epsilon in a plan has no effect, noise is a device's own"),
     ],
 )
 def test_wrong_words(fleet, run, reason):

@@ -92,6 +92,8 @@ class RequestHandler:
             have, want = ("in lock-step", "free-running") if self.lockstep else ("free-running", "in lock-step")
             raise RequestRefused(f"the device is {have} and the server {want}: start both with --lockstep, or none")
         aggregator = _aggregator(request.note)
+        if self.adapter.sends_noise is not None and aggregator.partner != self.adapter.name:
+            raise RequestRefused(f"the device shares with noise, which covers aggregator {self.adapter.name!r} only")
         said = {**said, "device": self.name, **self._health()}
         sent, known = _split(request.arrays)
         if sent:
@@ -117,6 +119,8 @@ class RequestHandler:
         client = self.handover.moment.client
         own = {**client.own, **aggregator.hands(client.private)}
         check_download(sent, own)
+        if missing := aggregator.hands(client.private).keys() - sent.keys():
+            raise RequestRefused(f"the download lacks {min(missing)!r}, which goes with the rest")
         self.last = (run, number)
         self.handover.deliver(Download({n: t.to(own[n].device) for n, t in sent.items()}, number, run))
         return True

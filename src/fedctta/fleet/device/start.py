@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from fedctta.adapters import Adapter
 from fedctta.core.clients import Client
 from fedctta.core.randomness import numbered
 from fedctta.engine.first_clients import first_client
@@ -30,6 +31,7 @@ from fedctta.keys import UNWAITING
 from fedctta.machine import arithmetic, choose_device
 from fedctta.online.adaptation import Adaptation
 from fedctta.online.saved import identity
+from fedctta.uploads.privacy import check_budget, noise_for
 
 log = logging.getLogger("fedctta.fleet")
 
@@ -59,8 +61,18 @@ class Settings:
     guard: Literal["reset", "freeze", "off"] | None = None
     check: int = 10
     window: int = 16
+    epsilon: float | None = None
+    delta: float = 1e-5
 
     def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            check_budget(self.epsilon, self.delta)
+            if self.guard not in (None, "off"):
+                raise UserError(
+                    f"--guard {self.guard} lets images decide what is sent, which noise does not cover: drop it"
+                )
+        elif self.delta != type(self).delta:
+            raise UserError(f"--delta {self.delta} has no effect without --epsilon: add it, or drop --delta")
         for key, least in (("batch", 1), ("min_batch", 1), ("save_every", 0), ("pace", 0), ("check", 0), ("window", 2)):
             if getattr(self, key) < least:
                 raise UserError(f"--{key.replace('_', '-')} {getattr(self, key)} must be at least {least}")
@@ -73,8 +85,11 @@ class Settings:
 
     @property
     def guard_or_usual(self) -> Literal["reset", "freeze", "off"]:
-        """What an alarm does: by default a reset, but nothing in lock-step, which is to give what a simulation does."""
-        return self.guard or ("off" if self.lockstep else "reset")
+        """What an alarm does: by default a reset, but nothing in lock-step, which is to give what a simulation does.
+
+        Nor with noise: what a device sends must not depend on what it finds out about its images.
+        """
+        return self.guard or ("off" if self.lockstep or self.epsilon is not None else "reset")
 
 
 def run_device(settings: Settings) -> StreamPosition:
@@ -126,6 +141,8 @@ def _run(settings: Settings) -> StreamPosition:
         dataset=dataset,
         device=compute,
     )
+    if settings.epsilon is not None:
+        equipment = replace(equipment, adapter=add_noise(equipment.adapter, settings.epsilon, settings.delta))
     network, adapter = equipment.network, equipment.adapter
     if settings.lockstep:
         refuse_lockstep(adapter)
@@ -140,7 +157,7 @@ def _run(settings: Settings) -> StreamPosition:
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()
         if done.images > place.images:
-            adaptation.client = _rename(adaptation.client, done.images)
+            adaptation.client = adapter.after_gap(_rename(adaptation.client, done.images))
         place = replace(place, images=done.images, batches=max(place.batches, done.batches))
         source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
         handover = Handover(Snapshot(adaptation.client, None, place.batches))
@@ -156,6 +173,14 @@ def _run(settings: Settings) -> StreamPosition:
         )
         log.info("%s: %s", settings.name, describe_health(adaptation))
     return device.place
+
+
+def add_noise(adapter: Adapter, epsilon: float, delta: float) -> Adapter:
+    """Return the method with the noise of a budget; refuse one that has no noise of its own."""
+    noisy = adapter.with_noise(noise_for(epsilon, delta))
+    if noisy is None:
+        raise UserError(f"--epsilon has no effect on adapter {adapter.name!r}: use --adapter {UNWAITING}, or drop it")
+    return noisy
 
 
 def _rename(client: Client, images: int) -> Client:
@@ -189,5 +214,5 @@ def _handler(
         lockstep=settings.lockstep,
         min_batch=settings.min_batch,
         last=(place.run, place.round),
-        health=partial(note_health, adaptation),
+        health=partial(note_health, adaptation) if settings.epsilon is None else dict,  # which noise does not cover
     )

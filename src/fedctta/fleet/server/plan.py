@@ -102,6 +102,9 @@ def make_plan(fleet: dict[str, Any], run: dict[str, Any]) -> Plan:
             raise unknown("key of [fleet]", key, hints)
     if run.get("predict") == "before":
         raise UserError("predict=before is for simulations, a device predicts after adapting: drop the key")
+    for key in ("noise", "epsilon", "delta"):
+        if key in run:
+            raise UserError(f"{key} in a plan has no effect, noise is a device's own: start devices with --epsilon")
     values = {key: read(value, hints[key], key) for key, value in fleet.items()}
     run = choose_methods(run, values.get("lockstep", Plan.lockstep))
     return Plan(**values, experiment=single(run))
