@@ -128,7 +128,7 @@ def test_what_is_sent_can_be_true(noise):
     if noise < 100:
         assert (tell(LAYOUT, private)["name"] != 0).any()
     told = {name: tensor[None] for name, tensor in tell(LAYOUT, private).items()}
-    assert find_honest(LAYOUT, told["part"], told["name"], told["changed"]).all()
+    assert find_honest(LAYOUT, told["part"], told["name"], told["changed"], told["time"]).all()
 
 
 def test_without_noise_the_release_is_the_mean_and_counts_as_an_exact_one():

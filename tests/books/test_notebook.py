@@ -21,7 +21,7 @@ def see(notebook, private, level, seed=0):
 
 
 def open_book(notebook):
-    return notebook.start(LAYOUT.width, 0.5, torch.device("cpu"))
+    return notebook.start(LAYOUT.width, torch.device("cpu"))
 
 
 def test_looks_that_come_again_are_one_domain_and_others_another():

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.inner import METHODS, Inner, Learner
@@ -110,7 +111,9 @@ class Recall(Adapter):
     def init(self, network: Network) -> Client:
         """Own nothing of the model; begin with an empty book."""
         learner = self.learner.start(network) if self.learner else {}
-        return Client({}, self.notebook.start(self._layout(network).width, self.start, network.device) | learner)
+        book = self.notebook.start(self._layout(network).width, network.device)
+        weights = torch.full((self.domains + 1,), self.start, device=network.device)
+        return Client({}, book | {"weights": weights} | learner)
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Recognise, predict, add."""
@@ -121,6 +124,8 @@ class Recall(Adapter):
         layout, scale, images = self._layout(network), read_scale(network), len(x)
         looks = appearance(x)
         private, page = self.notebook.recognise(layout, client.private, looks)
+        begun = F.pad(private["name"] != client.private["name"], (0, 1))
+        private["weights"] = torch.where(begun, private["weights"][-1], private["weights"])
         rule = normalise_with(scale, self._blend(layout, private, page, private["weights"], images))
         output = network(self._own(network, layout, private), x, rule)
         measured = images * self._measures(private)

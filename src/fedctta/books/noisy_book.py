@@ -176,7 +176,7 @@ class NoisyBook:
     def start(self, layout: Layout, device: torch.device) -> Tensors:
         """Return an empty book. Behind its rows stand the sums that wait, and of how many images they are."""
         wide = Layout(layout.channels, 1 + 2 * layout.channels)
-        book = self.notebook.start(layout.width, 0.0, device)
+        book = self.notebook.start(layout.width, device)
         book["part"] = book["part"].new_zeros(self.notebook.domains, wide.width)
         zero = torch.zeros((), device=device)
         return named(
@@ -289,6 +289,7 @@ def tell(layout: Layout, private: Tensors) -> Tensors:
         "part": torch.where(known[:, None], sent, 0),
         "name": torch.where(known, mine["name"], 0),
         "changed": mine["changed"],
+        "time": private["time"],
         "belief": mine["belief"],
     }
 

@@ -42,8 +42,8 @@ class Notebook:
     half_life: float = 20_000.0
     recogniser: Recogniser = field(default_factory=Recogniser)
 
-    def start(self, width: int, weight: float, device: torch.device) -> Tensors:
-        """Return an empty book with rows of so many numbers, and the weight of a domain of which nothing is known."""
+    def start(self, width: int, device: torch.device) -> Tensors:
+        """Return an empty book with rows of so many numbers."""
         zero = torch.zeros((), dtype=torch.int64, device=device)
         rows = torch.zeros(self.domains, width, device=device)
         return {
@@ -57,7 +57,6 @@ class Notebook:
             "place": zero.expand(self.domains).clone(),
             "asked": zero.expand(self.domains).clone(),
             "belief": F.pad(torch.zeros(self.domains, device=device), (0, 1), value=1.0),
-            "weights": torch.full((self.domains + 1,), weight, device=device),
             "usual": torch.full((NUMBERS,), ALONE, device=device),
             "last": torch.zeros(NUMBERS, device=device),
             "batches": zero,
@@ -105,7 +104,6 @@ class Notebook:
         known = torch.where(here, belief[-1], belief[:-1] * ~(here & (images > 0)))
         belief = torch.cat([known, torch.where(new, 0, belief[-1])[None]])
         begun = private | {
-            "weights": torch.where(F.pad(here, (0, 1)), private["weights"][-1], private["weights"]),
             "belief": belief / belief.sum(),
             "name": torch.where(here, name_of(private["key"], private["time"]), private["name"]),
             "held": torch.where(here, 0, private["held"]),

@@ -47,18 +47,19 @@ def test_predictions_without_a_server_are_those_of_recall(tiny_network, adapter)
 
 
 def test_nothing_exact_is_sent(tiny_network, adapter):
-    """What is sent does not change when all that the device keeps for itself does."""
+    """What is sent does not change when all that the device keeps for itself does, but for the number of images."""
     client = walk(tiny_network, adapter, 12)
     server = Library(domains=4)
     told = server.signal(tiny_network, client, draw())
     assert (told["name"] != 0).any()
     private = {
-        n: t if n.startswith("shared.") else torch.randn_like(t.float()).to(t) for n, t in client.private.items()
+        n: t if n.startswith("shared.") or n == "time" else torch.randn_like(t.float()).to(t)
+        for n, t in client.private.items()
     }
     assert is_noisy(private)
     again = server.signal(tiny_network, client._replace(private=private), draw(seed=9))
     assert all(torch.equal(tensor, again[name]) for name, tensor in told.items())
-    assert set(told) == {"part", "name", "changed", "belief"}
+    assert set(told) == {"part", "name", "changed", "time", "belief"}
 
 
 @pytest.mark.parametrize("pixels", [torch.zeros(3, 16, 16), torch.ones(3, 16, 16), 1e30 * torch.ones(3, 16, 16)])
