@@ -78,7 +78,6 @@ def sections() -> dict[str, Section]:
             "The same, batches of one image, an exchange every 500",
             "all at least 75.3, first ten at least 73.5",
             {
-                "recall, own book": f"adapter=recall aggregator=local {ROAM} batch=1 slots=500",
                 "recall": f"{SHARED} {ROAM} batch=1 slots=500 interval=500",
             },
         ),
