@@ -151,7 +151,7 @@ def play(job: tuple[str, int]) -> tuple[str, dict[str, Any]]:
     words, seed = job
     values = parse_single(words.split(), "benchmarks/recall_results.py")
     try:
-        (record,) = fedctta.run(baseline=False, **values, seed=seed)
+        (record,) = fedctta.run(**values, seed=seed, **({} if values["adapter"] == "none" else {"baseline": False}))
     except fedctta.UserError as error:
         return key(words, seed), {"refused": str(error)}
     return key(words, seed), summarise(record, seed)
