@@ -9,22 +9,23 @@ The book has two parts, both sums (`books.rows`): what the device itself has see
 others. What it has seen travels to the server as it is, so nothing is lost or counted twice, whatever happens to a
 message. Sums fade with the time t, in images: by one half in `half_life` images.
 
-With `inner`, a method that learns scales and shifts, what is learnt is remembered by domain too (`common.inner`). A
-stay begins with what the device has learnt there, or else with the mean of what others have; when a book comes, both
-are averaged, by the images they were learnt on. That is what a model without BatchNorm recalls.
+With `inner`, a method that learns scales and shifts or, with `trains=all`, all weights, what is learnt is remembered by
+domain too (`common.inner`). A stay begins with what the device has learnt there, or else with the mean of what others
+have; when a book comes, both are averaged, by the images they were learnt on. That is what a model without BatchNorm
+recalls.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
-from fedctta.adapters.common.inner import METHODS, Inner, Learner
+from fedctta.adapters.common.inner import METHODS, WHOLE, Inner, Learner
 from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.books.blending import Blend, normalise_with
@@ -73,6 +74,7 @@ class Recall(Adapter):
     poor: float = 50.0  # measured images with which a score counts half
     half_life: float = 20_000.0  # of sums, in images
     inner: Inner = "none"
+    trains: Literal["scales", "all"] = "scales"  # of the model, what the inner method trains in every domain
     lr: float = 1e-4  # of what the inner method learns
 
     def __post_init__(self) -> None:
@@ -82,10 +84,13 @@ class Recall(Adapter):
                 f"recall.lr={self.lr} has no effect with recall.inner=none: drop it, or use an inner method"
             )
 
+        if self.trains == "all" and self.inner not in WHOLE:
+            raise UserError(f"recall.trains=all needs recall.inner={' or '.join(WHOLE)}, not {self.inner}")
+
     @property
     def learner(self) -> Learner | None:
         """The inner method."""
-        return None if self.inner == "none" else Learner(METHODS[self.inner], self.lr)
+        return None if self.inner == "none" else Learner(METHODS[self.inner], self.lr, self.trains == "all")
 
     @property
     def notebook(self) -> Notebook:

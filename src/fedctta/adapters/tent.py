@@ -109,5 +109,5 @@ class Tent(AffineAdapter):
 
 
 def trained(network: Network, client: Client) -> Tensors:
-    """Return the scales and shifts that a client owns."""
-    return {name: tensor for name, tensor in client.own.items() if name in network.affine}
+    """Return the weights that a client owns: its scales and shifts, or all where a method learns by domain."""
+    return {name: tensor for name, tensor in client.own.items() if name not in network.statistics}

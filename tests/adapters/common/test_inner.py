@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedctta.adapters.common.inner import METHODS, PREFIX, Learner
+from fedctta.adapters.common.inner import METHODS, PREFIX, WHOLE, Learner
 from fedctta.adapters.common.optimisers import adam
 from fedctta.adapters.recall import Recall
 from fedctta.core.clients import Client
@@ -86,3 +86,23 @@ def test_a_model_without_batchnorm_recalls_what_was_learnt():
 def test_a_rate_without_a_method_is_refused():
     with pytest.raises(UserError, match=r"recall\.lr=0\.1 has no effect"):
         Recall(lr=0.1)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_all_weights_are_learnt_by_domain_if_asked(name, tiny_network):
+    recall = Recall(domains=2, inner=name, trains="all", lr=1e-2)
+    client = recall.init(tiny_network)
+    with torch.no_grad():
+        client, _ = recall.adapt_and_predict(tiny_network, client, images())
+    found = learnt(recall, tiny_network, client)
+    assert found.shape == (2, sum(t.numel() for t in tiny_network.parameters.values()))
+    weights = recall._own(tiny_network, recall._layout(tiny_network), client.private)
+    assert weights.keys() == tiny_network.parameters.keys()
+    if name == "tent":  # ETA finds no reliable image here
+        assert all((weights[n] != tiny_network.state[n]).any() for n in weights)
+
+
+@pytest.mark.parametrize("inner", ["none", "sar", "eata"])
+def test_who_cannot_learn_all_weights_says_so(inner):
+    with pytest.raises(UserError, match=r"recall\.trains=all needs recall\.inner=tent or eta"):
+        Recall(inner=inner, trains="all")

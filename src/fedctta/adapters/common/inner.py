@@ -1,4 +1,4 @@
-"""Learning by domain: a method that trains scales and shifts, which are remembered for every domain.
+"""Learning by domain: a method that trains scales and shifts, or all weights, which are remembered for every domain.
 
 In domain k the model is the source plus d_k, and a batch moves d_k by one step of the method's optimiser:
 
@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedctta.adapters.common.optimisers import adam, momentum
+from fedctta.adapters.common.optimisers import adam, adam_memory, momentum
 from fedctta.adapters.eata import EATA, ETA
 from fedctta.adapters.sar import SAR
 from fedctta.adapters.tent import AffineAdapter, Tent
@@ -27,29 +27,34 @@ from fedctta.core.tensors import choose, lay_out, named, only, take_apart, under
 Inner = Literal["none", "tent", "eata", "eta", "sar"]
 METHODS: dict[str, AffineAdapter] = {"tent": Tent(), "eata": EATA(), "eta": ETA(), "sar": SAR()}
 PREFIX = "inner"
+WHOLE = ("tent", "eta")
+"""Those that can train all weights: SAR leaves layers out, and EATA's anchor is of scales and shifts."""
 
 
 @dataclass(frozen=True)
 class Learner:
-    """One of these methods, with a learning rate."""
+    """One of these methods, with a learning rate; `everything`: it trains all weights."""
 
     method: AffineAdapter
     lr: float
+    everything: bool = False
 
     def weights(self, network: Network) -> Tensors:
-        """Return the scales and shifts of the source that it trains."""
-        return self.method.init(network).own
+        """Return the weights of the source that it trains."""
+        return only(network.parameters, network.state) if self.everything else self.method.init(network).own
 
     def start(self, network: Network) -> Tensors:
         """Return what a device keeps privately before its first batch."""
-        return named(PREFIX, self.method.init(network).private)
+        if not self.everything:
+            return named(PREFIX, self.method.init(network).private)
+        return named(PREFIX, adam_memory(self.weights(network)) | self.method.notes(network))
 
     def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
         """Return what the method learns from images of the source."""
         return named(PREFIX, self.method.study(network, images, batch))
 
     def apply(self, network: Network, moved: Tensor) -> Tensors:
-        """Return the scales and shifts that are `moved`[P] away from the source's."""
+        """Return the weights that are `moved`[P] away from the source's."""
         source = self.weights(network)
         return take_apart(lay_out(source) + moved, source)
 
