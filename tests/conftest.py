@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from PIL import Image
 from torch import nn
 
 from fedctta.adapters import Adapter, adapters
@@ -18,6 +20,9 @@ from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.core.clients import Lift, Lifter, choose_lift, in_chunks
 from fedctta.core.network import Network
 from fedctta.data.corrupted import Domains
+from fedctta.data.public_files import digest_of
+from fedctta.data.public_sets import PUBLIC, GitHub, PublicSet
+from fedctta.data.trees import open_tree
 from fedctta.engine.rounds import Federation
 from fedctta.engine.simulation import simulate
 from fedctta.streams import build, schedules
@@ -50,6 +55,29 @@ def no_lasting_methods():
     yield
     for registry, classes in zip(registries, kept, strict=True):
         registry._classes = classes
+
+
+@pytest.fixture
+def pets(tmp_path, monkeypatch):
+    """A public set that is none: the folder of its 40 pictures, as its archive unpacks, with the set called "pets"."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "pets-main"
+    for domain in ("Photo", "Sketch"):
+        for kind in ("cat", "dog"):
+            (folder / "pictures" / domain / kind).mkdir(parents=True)
+            for k in range(10):
+                pixels = random.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / "pictures" / domain / kind / f"{k}.png")
+    (folder / "README.md").write_text("pets")
+    rules = {r"Photo/(cat|dog)/([^/]+)": r"photo/\1/\2", r"Sketch/(cat|dog)/([^/]+)": r"sketch/\1/\2"}
+    source = GitHub("somebody/pets", "0123456789abcdef")
+    known = ("photo", "sketch"), "somebody", "free", ("cat", "dog")
+    spec = PublicSet("40 pictures of pets", "folders", source, rules, 40, "", *known)
+    with open_tree(folder) as tree:
+        found = {place: hashlib.sha256(tree.read(name)).hexdigest() for place, name in spec.places(tree.names).items()}
+    monkeypatch.setitem(PUBLIC, "pets", replace(spec, digest=digest_of(found)))
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    return folder
 
 
 def random_domains(domains: int = 3, images: int = 48, side: int = 8, seed: int = 0) -> Domains:

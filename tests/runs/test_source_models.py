@@ -184,3 +184,23 @@ def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(tiny_ne
     assert possible_lift(tiny_network, x, "auto") == "auto"
     with pytest.raises(UserError, match=r"lift=vmap cannot run this model: .*; use lift=loop"):
         possible_lift(branching, x, "vmap")
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "said"),
+    [
+        (
+            (),
+            "auto",
+            "say which weights: `fedctta pretrain model=resnet8-w16 dataset=pets train=photo` makes",
+        ),
+        (("sketch", "photo+sketch"), "auto", "say which weights: there are weights=photo.sketch or weights=sketch; `"),
+        (("sketch",), "photo", "no weights photo of resnet8-w16 for pets: there are weights=sketch; `fedctta pretrain"),
+    ],
+)
+def test_weights_for_a_public_set_that_are_not_there_are_told_with_those_that_are(pets, tmp_path, made, asked, said):
+    (tmp_path / "home" / "weights").mkdir(parents=True)
+    for name in made:
+        (tmp_path / "home" / "weights" / f"resnet8-w16-pets-{name}.safetensors").touch()
+    with pytest.raises(UserError, match=said):
+        find_source("pets", "resnet8-w16", asked)

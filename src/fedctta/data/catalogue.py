@@ -10,6 +10,9 @@ from fedctta.data.cache import SPLITS, Images, cache_dir, check_folder, has_imag
 from fedctta.data.dense import DENSE
 from fedctta.data.layouts import Absent
 from fedctta.data.own import OWN
+from fedctta.data.public import files_of, get_public, has_public
+from fedctta.data.public_files import check_files
+from fedctta.data.public_sets import PUBLIC
 from fedctta.errors import UserError, unknown
 
 CLEAN = {
@@ -59,7 +62,12 @@ def load(name: str, split: str, folder: Path | None = None, progress: bool | Non
 
 def datasets() -> tuple[Entry, ...]:
     """Return every data set with one line about it and its state."""
-    return tuple(Entry(name, about, _state(name)) for name, about in (CLEAN | CORRUPTED | DENSE | OWN).items())
+    return tuple(Entry(name, about, _state(name)) for name, about in names().items())
+
+
+def names() -> dict[str, str]:
+    """Return every data set with one line about it."""
+    return CLEAN | CORRUPTED | {name: spec.about for name, spec in PUBLIC.items()} | DENSE | OWN
 
 
 def _state(name: str) -> str:
@@ -67,6 +75,8 @@ def _state(name: str) -> str:
         return "yours"
     if name in ("shapes", "scenes"):
         return "embedded"
+    if name in PUBLIC:
+        return "cached" if has_public(name) else "missing"
     if name in CLEAN:
         kept = [split for split in SPLITS if has_images(cache_dir() / name, split)]
         return "cached" if len(kept) == len(SPLITS) else f"cached ({kept[0]} only)" if kept else "missing"
@@ -93,8 +103,11 @@ def fetch(
         return ("scenes are drawn when needed: there is nothing to fetch",)
     if name == "masked" or name in OWN:
         raise UserError(f"{name} is a folder of yours: there is nothing to fetch; use it with folder=PATH")
+    if name in PUBLIC:
+        get_public(name, folder, progress)
+        return PUBLIC[name].card()
     if name not in CLEAN:
-        raise unknown("data set", name, CLEAN | CORRUPTED | DENSE | OWN)
+        raise unknown("data set", name, names())
     return tuple(f"{split}: {len(load(name, split, folder, progress)):,} images" for split in SPLITS)
 
 
@@ -104,8 +117,10 @@ def check(name: str | None = None, repair: bool = False) -> list[tuple[Path, str
     The state is "ok", "damaged" or "incomplete". With `repair` the last two are removed, and the state says so;
     they are made or fetched again when next needed.
     """
-    cached = (*CLEAN, *CORRUPTED, "folders")
+    cached = (*CLEAN, *CORRUPTED, *PUBLIC, "folders")
     if name is not None and name not in cached:
         raise unknown("data set", name, cached)
-    names = [name] if name else cached
-    return [found for each in names for found in check_folder(cache_dir() / each, repair)]
+    found = []
+    for each in [name] if name else cached:
+        found += check_files(files_of(each), repair) if each in PUBLIC else check_folder(cache_dir() / each, repair)
+    return found

@@ -63,6 +63,12 @@ RECIPES = {
 }
 
 
+FINE_TUNE = Recipe(epochs=24, batch=64, lr=0.05)
+"""For a network that knows ImageNet; unless epochs are given, they are those of `STEPS` steps."""
+
+STEPS = 450
+
+
 def learning_rate(recipe: Recipe, done: float) -> float:
     """Return the learning rate when a share `done` in [0, 1) of all steps is behind.
 
