@@ -28,9 +28,11 @@ def test_every_set_is_listed_with_its_state(home: Path):
     assert states() == {
         "cifar10": "missing",
         "cifar100": "missing",
+        "tiny-imagenet": "missing",
         "shapes": "embedded",
         "cifar10-c": "missing",
         "cifar100-c": "missing",
+        "tiny-imagenet-c": "missing",
         "shapes-c": "embedded",
         **dict.fromkeys(PUBLIC, "missing"),
         "scenes": "embedded",

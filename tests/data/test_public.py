@@ -9,10 +9,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedctta.data import fetch, public
 from fedctta.data.domains import Domains
-from fedctta.data.public import get_public, has_public, load_public, training_part
+from fedctta.data.public import get_public, has_public, load_public, load_split, training_part
 from fedctta.data.public_files import read_held, read_rows
 from fedctta.errors import UserError
 
@@ -122,3 +123,36 @@ def test_what_breaks_off_leaves_nothing_and_is_tried_anew(site, tmp_path):
 def test_the_true_address_is_encrypted():
     assert public.ARCHIVE.startswith("https://github.com/")
     assert fetch.TIMEOUT
+
+
+def test_masks_of_any_format_are_kept_without_loss_and_split_with_their_pictures(eyes):
+    whole = load_public("eyes", folder=eyes, size=16)
+    assert (whole.names, whole.classes) == (("b", "a"), ("background", "vessel"))
+    pairs = {}
+    for path in sorted((eyes / "A").glob("*.tif")):
+        mask = np.asarray(Image.open(path.with_name(f"{path.stem}_mask.gif")).convert("L")) // 255
+        pairs[np.asarray(Image.open(path)).tobytes()] = mask
+    assert len(pairs) == 12
+    for image, mask in zip(whole.images["a"], whole.labels["a"], strict=True):
+        np.testing.assert_array_equal(pairs[image.tobytes()], mask)
+    held = read_held(public.files_of("eyes"))
+    shown = load_public("eyes", size=16, trained=("a",))
+    assert [len(shown.images[name]) for name in ("a", "b")] == [held["a"], 12]
+    images, masks = training_part(whole, "eyes", ("a",))
+    np.testing.assert_array_equal(np.concatenate([shown.images["a"], images]), whole.images["a"])
+    np.testing.assert_array_equal(np.concatenate([shown.labels["a"], masks]), whole.labels["a"])
+    flags = {row.path: row.held for row in read_rows(public.files_of("eyes")) if row.label == "image"}
+    assert sum(flags[f"a/image/{k:02d}.png"] for k in range(12)) == held["a"]
+
+
+def test_a_list_tells_the_classes_of_one_part(photos):
+    train, test = (load_split("photos", split, photos) for split in ("train", "test"))
+    assert (train.classes, sorted(train.labels.tolist())) == (("n1", "n2"), [0] * 3 + [1] * 3)
+    first = np.asarray(Image.open(photos / "val" / "images" / "val_0.png"))
+    assert test.labels[(test.images == first).all((1, 2, 3))].tolist() == [1]
+    with pytest.raises(UserError, match="unknown split 'val'"):
+        load_split("photos", "val")
+    (photos / "val" / "list.txt").unlink()
+    shutil.rmtree(public.files_of("photos"))
+    with pytest.raises(UserError, match=r"has no val/list\.txt, which says of which class images are"):
+        load_split("photos", "test", photos)

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from fedctta.data import public_files
+from fedctta.data.arrays import load_arrays
 from fedctta.data.public_files import check_files, digest_of, is_held, keep, read_held, read_rows
+from fedctta.data.public_sets import FETCHED
 from fedctta.data.trees import open_tree
+from fedctta.data.watch import Cut
 from fedctta.errors import UserError
 
 
@@ -78,3 +86,22 @@ def test_a_damaged_list_is_told(kept, name):
     assert check_files(kept) == [(kept, "damaged")]
     with pytest.raises(UserError, match=r"damaged: run `fedctta data check --repair`"):
         read_rows(kept) if name == "table.csv" else read_held(kept)
+
+
+def test_recordings_become_arrays(tmp_path, monkeypatch):
+    """The file itself is not kept; domains, held-out windows and classes are."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "watch_dataset.npy").write_bytes(b"recordings")
+    digest = digest_of({"watch_dataset.npy": hashlib.sha256(b"recordings").hexdigest()})
+    monkeypatch.setitem(FETCHED, "watch", replace(FETCHED["watch"], digest=digest, domains=("b", "a")))
+    windows = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    cuts = {name: Cut(windows, np.arange(4), held) for name, held in (("a", 1), ("b", 2))}
+    monkeypatch.setattr(public_files, "cut_recordings", {b"recordings": cuts}.get)
+    with open_tree(tmp_path / "source") as tree:
+        keep("watch", tree, tmp_path / "kept")
+    data = load_arrays(tmp_path / "kept")
+    assert (data.names, data.classes) == (("a", "b"), FETCHED["watch"].classes)
+    np.testing.assert_array_equal(data.images["a"], windows)
+    assert data.labels_of("b").tolist() == [0, 1, 2, 3]
+    assert read_held(tmp_path / "kept") == {"b": 2, "a": 1}
+    assert check_files(tmp_path / "kept") == [(tmp_path / "kept", "ok")]

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 
 from fedctta.data import fetch
 from fedctta.data.arrays import load_arrays
-from fedctta.data.cache import cache_dir, saying_how_to_choose
+from fedctta.data.cache import SPLITS, Images, cache_dir, saying_how_to_choose
 from fedctta.data.dense import EVERY, SEVERITY, chosen
 from fedctta.data.folders import load_folders
 from fedctta.data.masked import AnyDomains, MaskedDomains, load_masked
 from fedctta.data.own import choose
 from fedctta.data.progress import say
 from fedctta.data.public_files import TABLE, held_masks, keep, not_there, read_held
-from fedctta.data.public_sets import PUBLIC, GitHub
+from fedctta.data.public_sets import FETCHED, PUBLIC, GitHub
 from fedctta.data.trees import open_tree
-from fedctta.errors import UserError
+from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
 from fedctta.registry import read_names
 
@@ -74,7 +74,7 @@ def load_public(
 
 def get_public(name: str, folder: Path | None = None, progress: bool | None = None) -> None:
     """See to it that the cache has a set; a folder that is named must hold it."""
-    spec = PUBLIC[name]
+    spec = FETCHED[name]
     if folder is not None:
         with open_tree(folder) as tree:
             if len(spec.places(tree.names)) != spec.files:
@@ -85,8 +85,17 @@ def get_public(name: str, folder: Path | None = None, progress: bool | None = No
         _keep_from_network(name, progress)
 
 
+def load_split(name: str, split: str, folder: Path | None = None, progress: bool | None = None) -> Images:
+    """Return the "train" or "test" part of a set that has these in place of domains, as memory maps."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    get_public(name, folder, progress)
+    data = load_folders(files_of(name) / TABLE, None, progress)
+    return Images(data.images[split], data.labels_of(split), data.classes)
+
+
 def _keep_from_network(name: str, progress: bool | None) -> None:
-    source = PUBLIC[name].source
+    source = FETCHED[name].source
     with saying_how_to_choose():
         require_writable(files_of(name))
     say(f"{name}: fetching from {source.told}", progress)

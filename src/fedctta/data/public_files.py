@@ -18,8 +18,9 @@ from PIL import Image
 
 from fedctta.data.cache import file_digest, saying_how_to_choose
 from fedctta.data.progress import bar
-from fedctta.data.public_sets import HELD, PUBLIC, PublicSet
+from fedctta.data.public_sets import FETCHED, HELD, PublicSet
 from fedctta.data.trees import Tree
+from fedctta.data.watch import cut_recordings
 from fedctta.errors import UserError
 from fedctta.files import whole_folder
 
@@ -38,7 +39,7 @@ class Row(NamedTuple):
 
 def not_there(name: str, tree: Tree) -> UserError:
     """Say that a folder or archive does not hold a set."""
-    spec = PUBLIC[name]
+    spec = FETCHED[name]
     return UserError(
         f"{tree.where} holds {len(spec.places(tree.names)):,} of the {spec.files:,} files of {name}: name a folder with"
         f" all files of {spec.source.told}"
@@ -62,11 +63,11 @@ def digest_of(digests: Mapping[str, str]) -> str:
 
 def keep(name: str, tree: Tree, folder: Path, progress: bool | None = None) -> None:
     """Copy a set's files from a tree to `folder`, which appears when all are there and are the known ones."""
-    spec = PUBLIC[name]
+    spec = FETCHED[name]
     places = spec.places(tree.names)
     if len(places) != spec.files:
         raise not_there(name, tree)
-    classes = _read_labels(spec, tree)
+    classes = read_labels(spec, tree)
     digests: dict[str, str] = {}
     rows: list[Row] = []
     with saying_how_to_choose(), whole_folder(folder) as part:
@@ -75,21 +76,25 @@ def keep(name: str, tree: Tree, folder: Path, progress: bool | None = None) -> N
                 content = tree.read(source)
                 target = place.replace("?", classes.get(PurePosixPath(source).name, "?"))
                 digests[target] = hashlib.sha256(content).hexdigest()
-                rows.append(_write(part, target, content, digests[target]))
+                if spec.kind != "arrays":
+                    rows.append(_write(part, target, content, digests[target]))
                 advance(1)
         if digest_of(digests) != spec.digest:
             raise UserError(
                 f"{tree.where} holds another version of {name} (SHA-256 differs): get {spec.source.told}, or use"
                 f" dataset={spec.kind} folder=PATH for files of your own"
             )
-        _list(part, spec, rows)
+        if spec.kind == "arrays":
+            _write_arrays(part, spec, content)
+        else:
+            _list(part, spec, rows, _count_held(rows))
 
 
 def _write(part: Path, place: str, content: bytes, digest: str) -> Row:
     """Write one file; a picture that is to be PNG and is not becomes such, without loss."""
     if place.endswith(".png") and not content.startswith(b"\x89PNG"):
         picture, buffer = Image.open(io.BytesIO(content)), io.BytesIO()
-        picture.convert("L" if "/mask/" in place else "RGB").save(buffer, "PNG")
+        picture.convert("L" if "/mask/" in place else "RGB").save(buffer, "PNG", compress_level=1)
         content = buffer.getvalue()
     path = part / place
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,21 +103,36 @@ def _write(part: Path, place: str, content: bytes, digest: str) -> Row:
     return Row(place, domain, rest.rpartition("/")[0], is_held(digest), hashlib.sha256(content).hexdigest())
 
 
-def _list(part: Path, spec: PublicSet, rows: Iterable[Row]) -> None:
-    """Write the table, domain by domain and held-out files first, how many these are, and the classes."""
+def _write_arrays(part: Path, spec: PublicSet, content: bytes) -> None:
+    """Write the windows of every domain and their labels as `dataset=arrays` reads them."""
+    rows, held = [], {}
+    for domain, cut in cut_recordings(content).items():
+        held[domain] = cut.held
+        for name, array in ((f"{domain}.npy", cut.windows), (f"{domain}.labels.npy", cut.labels)):
+            np.save(part / name, array, allow_pickle=False)
+            rows.append(Row(name, domain, "", False, file_digest(part / name, "sha256").hex()))
+    _list(part, spec, rows, held)
+
+
+def _count_held(rows: Iterable[Row]) -> Counter[str]:
+    """Count the images of every domain that are held out."""
+    return Counter(row.domain for row in rows if row.held and row.label != "mask")
+
+
+def _list(part: Path, spec: PublicSet, rows: Iterable[Row], held: Mapping[str, int]) -> None:
+    """Write the table, domain by domain and held-out files first, how many images are held out, and the classes."""
     order = {domain: k for k, domain in enumerate(spec.domains)}
     listed = sorted(rows, key=lambda row: (order[row.domain], not row.held, row.path))
     with (part / TABLE).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(Row._fields)
         writer.writerows((*row[:3], int(row.held), row.sha256) for row in listed)
-    counts = Counter(row.domain for row in listed if row.held and row.label != "mask")
-    (part / COUNTS).write_text(json.dumps({domain: counts[domain] for domain in spec.domains}))
+    (part / COUNTS).write_text(json.dumps({domain: held.get(domain, 0) for domain in spec.domains}))
     if spec.classes:
         (part / "classes.txt").write_text("\n".join(spec.classes) + "\n", encoding="utf-8")
 
 
-def _read_labels(spec: PublicSet, tree: Tree) -> dict[str, str]:
+def read_labels(spec: PublicSet, tree: Tree) -> dict[str, str]:
     """Return the class of every file that a list in the source names, where there is such a list."""
     if not spec.labels:
         return {}

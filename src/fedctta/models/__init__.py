@@ -70,7 +70,7 @@ ARCHITECTURES = {
 }
 
 USUAL = {"cifar10": "resnet8", "cifar100": "resnext29", "shapes": "resnet8-w16"}
-USUAL |= dict.fromkeys(("pacs", "office-caltech"), "efficientnet-lite0")
+USUAL |= {"tiny-imagenet": "resnet18", "pacs": "efficientnet-lite0", "office-caltech": "efficientnet-lite0"}
 """The models that are meant by "auto"; for other data it is ResNet-8, and the U-Net where every pixel has a class."""
 
 

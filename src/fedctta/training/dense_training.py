@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedctta.models import ARCHITECTURES, build
 from fedctta.training.card import make_card
 from fedctta.training.central import OnProgress
 from fedctta.training.dense import evaluate_dense, train_dense
-from fedctta.training.recipe import Recipe
+from fedctta.training.recipe import Recipe, epochs_of
 
 HELD_OUT = 10
 """In a folder, every n-th image of a domain is kept for testing, and not used for training."""
@@ -34,9 +35,13 @@ def train_dense_source(
     recipe: Recipe,
     device: torch.device,
     on_progress: OnProgress | None = None,
+    until: int | None = None,
     **options: Any,
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the trained model and its card; `options` (folder, layout, size, train) say which data."""
+    """Return the trained model and its card; `until` steps take the place of the recipe's epochs.
+
+    `options` (folder, layout, size, train) say which data.
+    """
     if model not in ARCHITECTURES:
         raise unknown("model", model, ARCHITECTURES)
     if not ARCHITECTURES[model].dense:
@@ -44,6 +49,8 @@ def train_dense_source(
         raise UserError(f"model={model} gives one prediction an image and {dataset} has masks: use model={fit}")
     train = options.get("train", ())
     (images, masks), tests, data = _parts(dataset, options)
+    if until is not None:
+        recipe = replace(recipe, epochs=epochs_of(until, len(images), recipe.batch))
     module = build(model, len(data.classes), seed=recipe.seed)
     train_dense(module, images, masks, recipe, device, on_progress)
     scores = {name: evaluate_dense(module, *pairs, device) for name, pairs in tests.items()}

@@ -116,7 +116,7 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
         layout=str(plain["layout"]),
         size=read(plain["size"], int | None, "size"),
         train=train,
-        until=STEPS if tunes and federation is None and "epochs" not in values else None,
+        until=STEPS if train and usual and federation is None and "epochs" not in values else None,
     )
 
 

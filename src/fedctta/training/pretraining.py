@@ -23,6 +23,7 @@ from fedctta.training.central import OnProgress, evaluate, train
 from fedctta.training.dense_training import train_dense_source
 from fedctta.training.federated import train_federated
 from fedctta.training.plan import Plan, read_plan
+from fedctta.training.recipe import epochs_of
 from fedctta.training.starting_weights import STARTS, build_started
 
 SEVERITY = 5
@@ -50,8 +51,9 @@ def pretrain(values: Mapping[str, Any], on_progress: OnProgress | None = None) -
 
 def _train_dense(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model that predicts every pixel, and its card."""
-    shown = {"folder": plan.folder, "layout": plan.layout, "size": plan.size, "train": plan.train}
-    return train_dense_source(plan.model, plan.dataset, plan.recipe, plan.device, on_progress, **shown)
+    shown: dict[str, Any] = {"folder": plan.folder, "layout": plan.layout, "size": plan.size, "train": plan.train}
+    known = plan.model, plan.dataset, plan.recipe, plan.device, on_progress
+    return train_dense_source(*known, until=plan.until, **shown)
 
 
 def _train_on_domains(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Module, dict[str, Any]]:
@@ -63,7 +65,7 @@ def _train_on_domains(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Mo
     shown = load_public(plan.dataset, size=plan.size, trained=plan.train)
     images, labels = training_part(whole, plan.dataset, plan.train)
     if plan.until is not None:
-        epochs = max(1, round(plan.until / max(1, len(images) // plan.recipe.batch)))
+        epochs = epochs_of(plan.until, len(images), plan.recipe.batch)
         plan = replace(plan, recipe=replace(plan.recipe, epochs=epochs))
     module = build_started(plan.model, len(whole.classes), plan.recipe.seed)
     _train(module, Images(images, labels, whole.classes), plan, on_progress)
