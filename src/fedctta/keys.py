@@ -58,7 +58,7 @@ class Keys:
         default="auto",
         metadata=_about(
             "Trained weights of the network.",
-            allowed="auto, random, a recipe (paper, fedavg), domains (photo), or the path of a .safetensors, .pt or .pth file",
+            allowed="auto, random, a recipe (paper, fedavg), domains (photo), or a .safetensors, .pt or .pth file",
         ),
     )
     source_images: str | None = field(

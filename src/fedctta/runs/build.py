@@ -33,7 +33,7 @@ from fedctta.runs.datasets import public_images
 from fedctta.runs.guards import describe_guards, guard
 from fedctta.runs.own_data import asks_for_images, refuse_other_inputs
 from fedctta.runs.settings import Experiment
-from fedctta.runs.source_models import choose_model, fit_classes, possible_lift
+from fedctta.runs.source_models import choose_model, fit_classes, notes_on_training, possible_lift
 from fedctta.sampling import Sampler, samplers
 from fedctta.streams import ABSENT, Schedule, Stream, build, schedules
 from fedctta.streams.dealing import slots_of_all
@@ -208,6 +208,7 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
     if experiment.source_images is not None and asks_for_images(experiment):
         yield source_note(experiment.source_images, stream.data)
     yield from parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")
+    yield from notes_on_training(experiment, parts.source)
     if experiment.lift == "auto" and parts.lift == "loop":
         yield "clients are run one after another, which is slower: torch's vmap cannot run this model"
 

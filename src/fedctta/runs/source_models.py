@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +58,16 @@ def refuse_untrained(dataset: str, model: str, weights: str) -> None:
     asked = "say which weights" if weights == "auto" else f"no weights {weights} of {model} for {dataset}"
     make = f"`fedctta pretrain model={model} dataset={dataset} train={first}` makes weights={first}"
     raise UserError(f"{asked}: {f'there are {known}; ' if known else ''}{make}; or give the path of a file")
+
+
+def notes_on_training(experiment: Experiment, source: Source) -> Iterator[str]:
+    """Yield what of a model's training a reader of results on a public set should know."""
+    if experiment.dataset not in PUBLIC or experiment.weights == RANDOM:
+        return
+    if "train" not in source.card or source.card.get("dataset") != experiment.dataset:
+        yield f"on which images of {experiment.dataset} the model was trained is not known: all are shown"
+    elif source.card.get("size") != experiment.size:
+        yield f"source model: trained on images of size {source.card.get('size')}, and these have {experiment.size}"
 
 
 def load_module(dataset: str, model: str, weights: str, classes: int) -> nn.Module:
