@@ -197,6 +197,7 @@ def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(tiny_ne
             "say which weights: `fedctta pretrain model=resnet8-w16 dataset=pets train=photo` makes",
         ),
         (("sketch", "photo+sketch"), "auto", "say which weights: there are weights=photo.sketch or weights=sketch; `"),
+        ((), "sketch", "no weights sketch of resnet8-w16 for pets: `.* train=sketch` makes weights=sketch; or"),
         (("sketch",), "photo", "no weights photo of resnet8-w16 for pets: there are weights=sketch; `fedctta pretrain"),
     ],
 )

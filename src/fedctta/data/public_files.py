@@ -49,7 +49,7 @@ def not_there(name: str, tree: Tree) -> UserError:
 def is_held(sha256: str) -> bool:
     """Whether a file is held out: one in four, whatever it is called, and two copies of one image alike.
 
-    >>> is_held("00ff"), is_held("10ff")
+    >>> is_held("04ff"), is_held("05ff")
     (True, False)
     """
     return int(sha256[:2], 16) % HELD == 0

@@ -52,11 +52,12 @@ def refuse_untrained(dataset: str, model: str, weights: str) -> None:
     """Refuse weights for a public set that are not there, and say which ones are and how to make others."""
     if Path(weights).suffix or Path(weights).name != weights or weights_path(model, dataset, weights) is not None:
         return
-    name, first = weights_name(model, dataset).removesuffix(".safetensors"), PUBLIC[dataset].domains[0]
+    name, known_domains = weights_name(model, dataset).removesuffix(".safetensors"), PUBLIC[dataset].domains
+    train = "+".join(domain for domain in known_domains if domain in weights.split("+")) or known_domains[0]
     found = sorted(cached_path(model, dataset).parent.glob(f"{name}-*.safetensors"))
     known = either(f"weights={path.stem.removeprefix(f'{name}-')}" for path in found) if found else ""
     asked = "say which weights" if weights == "auto" else f"no weights {weights} of {model} for {dataset}"
-    make = f"`fedctta pretrain model={model} dataset={dataset} train={first}` makes weights={first}"
+    make = f"`fedctta pretrain model={model} dataset={dataset} train={train}` makes weights={train}"
     raise UserError(f"{asked}: {f'there are {known}; ' if known else ''}{make}; or give the path of a file")
 
 

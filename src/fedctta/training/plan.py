@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedctta.data.catalogue import CLEAN
-from fedctta.data.dense import DENSE
+from fedctta.data.dense import DENSE, is_dense
 from fedctta.data.public_sets import PUBLIC
 from fedctta.errors import UserError, either, unknown
 from fedctta.machine import choose_device
@@ -71,11 +71,6 @@ def name_weights(train: Sequence[str], recipe: str, method: str) -> str:
     ('photo+sketch-fedavg', '')
     """
     return "-".join(filter(None, ("+".join(train), variant(recipe, method))))
-
-
-def is_dense(dataset: str) -> bool:
-    """Whether every pixel of a data set has a class."""
-    return dataset in DENSE or (dataset in PUBLIC and PUBLIC[dataset].dense)
 
 
 def read_plan(values: Mapping[str, Any]) -> Plan:
