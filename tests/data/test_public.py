@@ -150,6 +150,7 @@ def test_a_list_tells_the_classes_of_one_part(photos):
     assert (train.classes, sorted(train.labels.tolist())) == (("n1", "n2"), [0] * 3 + [1] * 3)
     first = np.asarray(Image.open(photos / "val" / "images" / "val_0.png"))
     assert test.labels[(test.images == first).all((1, 2, 3))].tolist() == [1]
+    assert isinstance(test.images, np.memmap)
     with pytest.raises(UserError, match="unknown split 'val'"):
         load_split("photos", "val")
     (photos / "val" / "list.txt").unlink()

@@ -128,5 +128,6 @@ def check(name: str | None = None, repair: bool = False) -> list[tuple[Path, str
         raise unknown("data set", name, cached)
     found = []
     for each in [name] if name else cached:
-        found += check_files(files_of(each), repair) if each in FETCHED else check_folder(cache_dir() / each, repair)
+        found += check_files(files_of(each), repair) if each in FETCHED else []
+        found += check_folder(cache_dir() / each, repair) if each not in PUBLIC else []
     return found

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from fedctta.data import fetch
 from fedctta.data.arrays import load_arrays
-from fedctta.data.cache import SPLITS, Images, cache_dir, saying_how_to_choose
+from fedctta.data.cache import SPLITS, Images, cache_dir, has_images, open_images, save_images, saying_how_to_choose
+from fedctta.data.decode import decode_files
 from fedctta.data.dense import EVERY, SEVERITY, chosen
 from fedctta.data.folders import load_folders
-from fedctta.data.masked import AnyDomains, MaskedDomains, load_masked
+from fedctta.data.masked import AnyDomains, MaskedDomains, load_masked, read_classes
 from fedctta.data.own import choose
 from fedctta.data.progress import say
-from fedctta.data.public_files import TABLE, held_masks, keep, not_there, read_held
+from fedctta.data.public_files import TABLE, held_masks, keep, not_there, read_held, read_rows
 from fedctta.data.public_sets import FETCHED, PUBLIC, GitHub
 from fedctta.data.trees import open_tree
 from fedctta.errors import UserError, unknown
@@ -86,12 +87,20 @@ def get_public(name: str, folder: Path | None = None, progress: bool | None = No
 
 
 def load_split(name: str, split: str, folder: Path | None = None, progress: bool | None = None) -> Images:
-    """Return the "train" or "test" part of a set that has these in place of domains, as memory maps."""
+    """Return the "train" or "test" part of a set that has these in place of domains, as memory maps, decoded once."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     get_public(name, folder, progress)
-    data = load_folders(files_of(name) / TABLE, None, progress)
-    return Images(data.images[split], data.labels_of(split), data.classes)
+    files, kept = files_of(name), cache_dir() / name
+    classes = read_classes(files / "classes.txt") or ()
+    if not has_images(kept, split):
+        rows = [row for row in read_rows(files) if row.domain == split]
+        decoded = decode_files([files / row.path for row in rows], None, f"reading {name} ({split})", progress)
+        for path, why in decoded.broken.items():
+            raise UserError(f"{path} cannot be read ({why}): run `fedctta data check {name} --repair`")
+        labels = np.array([classes.index(row.label) for row in rows], np.int64)
+        save_images(kept, split, Images(decoded.images, labels, classes))
+    return open_images(kept, split, classes)
 
 
 def _keep_from_network(name: str, progress: bool | None) -> None:

@@ -128,8 +128,8 @@ def _list(part: Path, spec: PublicSet, rows: Iterable[Row], held: Mapping[str, i
         writer.writerow(Row._fields)
         writer.writerows((*row[:3], int(row.held), row.sha256) for row in listed)
     (part / COUNTS).write_text(json.dumps({domain: held.get(domain, 0) for domain in spec.domains}))
-    if spec.classes:
-        (part / "classes.txt").write_text("\n".join(spec.classes) + "\n", encoding="utf-8")
+    classes = spec.classes or sorted({row.label for row in listed})
+    (part / "classes.txt").write_text("\n".join(classes) + "\n", encoding="utf-8")
 
 
 def read_labels(spec: PublicSet, tree: Tree) -> dict[str, str]:
