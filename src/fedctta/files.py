@@ -80,8 +80,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield part
         part.chmod(0o755)  # not for the user alone, as temporary folders are
-        if not path.is_dir():  # else another process was quicker
+        try:
             part.replace(path)
+        except OSError:
+            if not path.is_dir():  # else it was there already, or another process was quicker
+                raise
     except OSError as error:
         raise UserError(f"cannot write {path}: {reason(error)}; make room, or choose another folder") from error
     finally:
