@@ -41,6 +41,7 @@ from fedctta.uploads.late_uploads import Late
 
 DEFAULT_SLOTS = 50
 LARGE = 64 * 64  # pixels per image above which fewer images pass through a model at once
+FULL = 25 * LARGE  # pixels of a client's batch of such images from which on a CPU is fastest with one client at a time
 
 
 class Methods(NamedTuple):
@@ -155,6 +156,8 @@ def choose_lifter(experiment: Experiment, parts: Parts) -> Lifter:
     fit = clients_that_fit(network, client, experiment.batch, shape)
     if parts.lift != "auto" or network.device.type != "cpu" or stream.data.dense:
         return choose_lift(parts.lift, network, client, experiment.batch * load, fit)
+    if stream.data.pictures and (pixels := shape[1] * shape[2]) > LARGE and experiment.batch * pixels >= FULL:
+        return by_loop
     shown = int((stream.domain != ABSENT).sum()) * experiment.batch
     return fastest_lift(parts.methods.adapter, network, stream.clients, experiment.batch, shape, shown)
 
