@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from PIL import Image
 from torch import nn
 
 from fedctta.adapters import Adapter, adapters
@@ -18,6 +21,9 @@ from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.core.clients import Lift, Lifter, choose_lift, in_chunks
 from fedctta.core.network import Network
 from fedctta.data.corrupted import Domains
+from fedctta.data.public_files import digest_of, read_labels
+from fedctta.data.public_sets import FETCHED, PUBLIC, GitHub, PublicSet
+from fedctta.data.trees import open_tree
 from fedctta.engine.rounds import Federation
 from fedctta.engine.simulation import simulate
 from fedctta.streams import build, schedules
@@ -50,6 +56,77 @@ def no_lasting_methods():
     yield
     for registry, classes in zip(registries, kept, strict=True):
         registry._classes = classes
+
+
+def publish(monkeypatch, name, folder, spec):
+    """Let a set that is none be public under a name: one whose source holds the files of `folder`."""
+    with open_tree(folder) as tree:
+        classes = read_labels(spec, tree)
+        digests = {}
+        for place, file in spec.places(tree.names).items():
+            digests[place.replace("?", classes.get(Path(file).name, "?"))] = hashlib.sha256(tree.read(file)).hexdigest()
+    for known in (PUBLIC, FETCHED):
+        monkeypatch.setitem(known, name, replace(spec, files=len(digests), digest=digest_of(digests)))
+
+
+@pytest.fixture
+def pets(tmp_path, monkeypatch):
+    """The folder of a public set called "pets", as its archive unpacks: 40 pictures."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "pets-main"
+    for domain in ("Photo", "Sketch"):
+        for kind in ("cat", "dog"):
+            (folder / "pictures" / domain / kind).mkdir(parents=True)
+            for k in range(10):
+                pixels = random.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / "pictures" / domain / kind / f"{k}.png")
+    (folder / "README.md").write_text("pets")
+    rules = {r"Photo/(cat|dog)/([^/]+)": r"photo/\1/\2", r"Sketch/(cat|dog)/([^/]+)": r"sketch/\1/\2"}
+    source = GitHub("somebody/pets", "0123456789abcdef")
+    told = ("photo", "sketch"), "somebody", "free", ("cat", "dog")
+    publish(monkeypatch, "pets", folder, PublicSet("40 pictures of pets", "folders", source, rules, 0, "", *told))
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    return folder
+
+
+@pytest.fixture
+def eyes(tmp_path, monkeypatch):
+    """The folder of a public set called "eyes": pictures with masks of two sites, which differ in size and format."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "eyes-main"
+    for site, side, picture, mask in (("A", 16, "tif", "gif"), ("B", 24, "ppm", "png")):
+        (folder / site).mkdir(parents=True)
+        for k in range(12):
+            pixels = random.integers(0, 256, (side, side, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / site / f"{k:02d}.{picture}")
+            Image.fromarray(255 * (pixels[..., 0] > 99).astype(np.uint8)).save(folder / site / f"{k:02d}_mask.{mask}")
+    rules = {
+        **{rf"{site}/(\d+)\.\w+": rf"{site.lower()}/image/\1.png" for site in "AB"},
+        **{rf"{site}/(\d+)_mask\.\w+": rf"{site.lower()}/mask/\1.png" for site in "AB"},
+    }
+    source = GitHub("somebody/eyes", "0123456789abcdef")
+    told = ("b", "a"), "somebody", "free", ("background", "vessel")
+    publish(monkeypatch, "eyes", folder, PublicSet("24 eyes", "masked", source, rules, 0, "", *told))
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """The folder of a set called "photos" with two parts in place of domains; a list tells the classes of one."""
+    random = np.random.default_rng(0)
+    train = [f"train/{kind}/images/{kind}_{k}" for kind in ("n2", "n1") for k in range(3)]
+    for place in (*train, "val/images/val_0", "val/images/val_1"):
+        path = tmp_path / "photos-main" / f"{place}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
+    (tmp_path / "photos-main" / "val" / "list.txt").write_text("val_0.png\tn2\t0\nval_1.png\tn1\t0\n")
+    rules = {r"train/(n\d)/images/([^/]+)": r"train/\1/\2", r"val/images/([^/]+)": r"test/?/\1"}
+    source, told = GitHub("somebody/photos", "0123456789abcdef"), (("train", "test"), "somebody", "free")
+    spec = PublicSet("8 photos", "folders", source, rules, 0, "", *told, labels="val/list.txt")
+    publish(monkeypatch, "photos", tmp_path / "photos-main", spec)
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "home"))
+    return tmp_path / "photos-main"
 
 
 def random_domains(domains: int = 3, images: int = 48, side: int = 8, seed: int = 0) -> Domains:

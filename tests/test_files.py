@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedctta.errors import UserError
-from fedctta.files import lock, make_writable, open_tensors, require_writable, whole, write_tensors
+from fedctta.files import lock, make_writable, open_tensors, require_writable, whole, whole_folder, write_tensors
 
 
 def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path):
@@ -203,3 +203,23 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, ask):
     for folder in (tmp_path / "taken", tmp_path / "taken" / "inside"):
         with pytest.raises(UserError, match=r"cannot write to .*taken.*; choose a folder"):
             ask(folder)
+
+
+def test_a_folder_appears_when_it_is_whole_or_not_at_all(tmp_path):
+    place = tmp_path / "new" / "set"
+    with pytest.raises(TypeError), whole_folder(place) as part:
+        (part / "x").write_text(place)  # not a text: it fails after the file was opened
+    assert list((tmp_path / "new").iterdir()) == []
+    with whole_folder(place) as part:
+        (part / "x").write_text("whole")
+        assert not place.exists()
+    with whole_folder(place) as part:
+        (part / "x").write_text("later")
+    assert (place / "x").read_text() == "whole"
+    assert list((tmp_path / "new").iterdir()) == [place]
+
+
+def test_a_folder_in_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="choose a folder you may write to"), whole_folder(tmp_path / "file" / "set"):
+        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -66,6 +67,28 @@ def whole(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {path}: {error}; make room, or choose another folder") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Do the same for a folder: fill the one that is given, which becomes `path`. One that is there already stays."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {reason(error)}; choose a folder you may write to") from error
+    try:
+        yield part
+        part.chmod(0o755)  # not for the user alone, as temporary folders are
+        try:
+            part.replace(path)
+        except OSError:
+            if not path.is_dir():  # else it was there already, or another process was quicker
+                raise
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {reason(error)}; make room, or choose another folder") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_tensors(

@@ -44,18 +44,21 @@ class Keys:
         ),
     )
     folder: str | None = field(
-        default=None, metadata=_about("Folder of your own files, or a table of them.", allowed="a path, or none")
+        default=None,
+        metadata=_about(
+            "Folder of your own files, or a table of them; or where a named set lies.", allowed="a path, or none"
+        ),
     )
     layout: str = field(default="auto", metadata=_about("Layout of that folder (dataset=masked)."))
     size: int | None = field(
-        default=None, metadata=_about("Side to resize images to (dataset=folders, masked).", least=1)
+        default=None, metadata=_about("Side to resize images to (folders, masked, public sets).", least=1)
     )
     model: str = field(default="auto", metadata=_about("Network; auto is the data set's usual one."))
     weights: str = field(
         default="auto",
         metadata=_about(
             "Trained weights of the network.",
-            allowed="auto, random, a recipe (paper, fedavg), or the path of a .safetensors, .pt or .pth file",
+            allowed="auto, random, a recipe (paper, fedavg), domains (photo), or a .safetensors, .pt or .pth file",
         ),
     )
     source_images: str | None = field(

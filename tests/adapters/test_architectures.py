@@ -12,6 +12,7 @@ from fedctta.adapters import adapters
 from fedctta.core.network import Network
 from fedctta.core.norms import refreshed
 from fedctta.errors import UserError
+from fedctta.models import build
 
 SIDE, BATCH, CLASSES = 64, 4, 10
 FAST = ("mobilenetv3_small_050", "regnetx_002", "convnext_atto")
@@ -57,7 +58,10 @@ def adapt_once(adapter, network, x):
 
 
 def check(timm, name, method):
-    network, _ = make_network(timm.create_model, name)
+    check_on(make_network(timm.create_model, name)[0], method)
+
+
+def check_on(network, method):
     x = torch.rand(BATCH, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     adapter, refusal = adapters.create(method, PARAMETERS.get(method, {})), ""
     try:
@@ -76,6 +80,21 @@ def check(timm, name, method):
 @pytest.mark.parametrize("name", FAST)
 def test_every_adapter_runs_or_says_why_not(name, method, timm):
     check(timm, name, method)
+
+
+def build_own(name, num_classes):
+    return build(name, num_classes)
+
+
+@pytest.mark.parametrize("method", ["bn", "cotta", "recall", "tent"])
+def test_our_depthwise_network_adapts(method):
+    check_on(make_network(build_own, "efficientnet-lite0")[0], method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted(adapters.classes()))
+def test_our_depthwise_network_takes_every_adapter(method):
+    check_on(make_network(build_own, "efficientnet-lite0")[0], method)
 
 
 @pytest.mark.slow

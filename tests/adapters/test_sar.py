@@ -127,6 +127,7 @@ LAST = {
     "resnet18": ("blocks.6.", "blocks.7."),
     "wrn-40-2": (*(f"blocks.{k}." for k in range(12, 18)), "bn."),
     "resnext29": ("blocks.6.", "blocks.7.", "blocks.8."),
+    "efficientnet-lite0": ("_blocks.15.", "_conv_head.", "_bn1."),
     "unet": ("up_top.",),
     "segformer": ("stages.2.", "norm."),
 }

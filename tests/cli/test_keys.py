@@ -17,6 +17,7 @@ from fedctta.data.corrupted import SETS
 from fedctta.data.dense import DENSE
 from fedctta.data.mask_layouts import LAYOUTS
 from fedctta.data.own import OWN
+from fedctta.data.public_sets import PUBLIC
 from fedctta.errors import UserError
 from fedctta.keys import ABOUT, DEFAULTS, KEYS
 from fedctta.models import ARCHITECTURES
@@ -69,7 +70,7 @@ def test_run_help_keeps_its_options():
         ("aggregator", aggregators.classes()),
         ("stream", schedules.classes()),
         ("samples", samplers.classes()),
-        ("dataset", {*SETS, *DENSE, *OWN}),
+        ("dataset", {*SETS, *PUBLIC, *DENSE, *OWN}),
         ("model", {"auto", *ARCHITECTURES}),
         ("layout", {"auto", *LAYOUTS}),
         ("robust", ("none", "check", "cap", "clip", "median", "trimmed")),

@@ -48,3 +48,14 @@ def test_a_method_learns_and_its_adapter_finds_what_it_learnt(home):
     for rates in ("auto", "mine.safetensors"):
         run = ["run", *QUICK, "adapter=atp", f"atp.rates={rates}", "aggregator=local", "-q"]
         assert CliRunner().invoke(app, run, catch_exceptions=False).exit_code == 0
+
+
+def test_a_public_set_from_a_folder_to_results(pets, monkeypatch):
+    words = ["pretrain", "model=resnet8-w16", "dataset=pets", "train=photo", "size=32", f"folder={pets}", "epochs=1"]
+    told = CliRunner().invoke(app, [*words, "batch=8"], catch_exceptions=False).output
+    assert "accuracy on held-out images of photo" in told
+    assert "use them with weights=photo)" in told
+    run = ["run", "dataset=pets", "size=32", "model=resnet8-w16", "weights=photo", "clients=2", "batch=2", "device=cpu"]
+    told = CliRunner().invoke(app, [*run, "stream=iid", "adapter=bn,eata", "aggregator=local"], catch_exceptions=False)
+    assert told.exit_code == 0
+    assert "the model was trained on photo: shown are the held-out images" in " ".join(told.output.split())

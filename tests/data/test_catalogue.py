@@ -7,6 +7,7 @@ import pytest
 
 from fedctta.data import cache, catalogue, corrupted, shapes
 from fedctta.data.editions import CIFAR100
+from fedctta.data.public_sets import PUBLIC
 from fedctta.errors import UserError
 
 SMALL = shapes.draw(12, 0)
@@ -27,10 +28,13 @@ def test_every_set_is_listed_with_its_state(home: Path):
     assert states() == {
         "cifar10": "missing",
         "cifar100": "missing",
+        "tiny-imagenet": "missing",
         "shapes": "embedded",
         "cifar10-c": "missing",
         "cifar100-c": "missing",
+        "tiny-imagenet-c": "missing",
         "shapes-c": "embedded",
+        **dict.fromkeys(PUBLIC, "missing"),
         "scenes": "embedded",
         "masked": "yours",
         "folders": "yours",
@@ -92,3 +96,17 @@ def test_check_and_repair_one_set_or_all(home: Path):
     assert catalogue.check("cifar100") == []
     with pytest.raises(UserError, match="did you mean cifar10"):
         catalogue.check("cifar1")
+
+
+def test_a_public_set_is_fetched_told_and_checked(pets: Path, home: Path):
+    assert states()["pets"] == "missing"
+    notes = catalogue.fetch("pets", pets)
+    assert notes == PUBLIC["pets"].card()
+    assert "by somebody; licence: free" in notes
+    assert states()["pets"] == "cached"
+    assert catalogue.check("pets") == [(home / "pets" / "files", "ok")]
+    next((home / "pets" / "files" / "photo" / "cat").iterdir()).write_bytes(b"")
+    assert [state for _, state in catalogue.check(repair=True)] == ["damaged, removed"]
+    assert states()["pets"] == "missing"
+    with pytest.raises(UserError, match="severity=3 has no effect on pets"):
+        catalogue.fetch("pets", pets, severity=3)

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedctta.data import cache, cifar, corrupted, shapes
+from fedctta.data import cache, catalogue, cifar, corrupted, shapes
 from fedctta.data.corruptions import BENCHMARK, VERSION, corrupt
 from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, stand_in
 from fedctta.data.editions import CIFAR10
+from fedctta.data.public import load_split
+from fedctta.data.public_sets import FETCHED
 from fedctta.errors import UserError
 
 CLEAN = shapes.draw(12, 0)
@@ -218,3 +220,13 @@ def test_kept_severities():
     corrupted.load_domains("shapes-c", 2)
     corrupted.load_domains("shapes-c", 4, names=BENCHMARK[:-1])
     assert corrupted.kept_severities("shapes-c") == (2,)
+
+
+def test_tiny_imagenet_is_corrupted_from_its_files(photos, monkeypatch):
+    monkeypatch.setitem(FETCHED, "tiny-imagenet", FETCHED["photos"])
+    data = corrupted.load_domains("tiny-imagenet-c", 3, names=("contrast", "clean"), folder=photos)
+    clean = load_split("tiny-imagenet", "test")
+    assert (data.classes, data.labels.tolist()) == (("n1", "n2"), clean.labels.tolist())
+    np.testing.assert_array_equal(data.images["clean"], clean.images)
+    np.testing.assert_array_equal(data.images["contrast"], corrupt(np.asarray(clean.images), "contrast", 3))
+    assert catalogue.load("tiny-imagenet", "train").images.shape == (6, 8, 8, 3)

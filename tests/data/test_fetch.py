@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -133,3 +134,53 @@ def test_no_npm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no npm command"):
         fetch.npm_package("thing", "1.2", INTEGRITY, tmp_path, False)
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """Put a function in pip's place; it returns the commands that it will have seen."""
+
+    def answer(code: int = 0, stderr: str = "", wheel: str = "") -> list[list[str]]:
+        commands: list[list[str]] = []
+
+        def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+            commands.append(command)
+            assert options["timeout"]
+            if wheel:
+                (Path(command[-1]) / wheel).write_bytes(b"wheel")
+            return subprocess.CompletedProcess(command, code, "", stderr)
+
+        monkeypatch.setattr(fetch.subprocess, "run", run)
+        return commands
+
+    return answer
+
+
+def test_a_wheel_is_fetched_by_pip_and_nothing_of_it_is_built(pip: Callable[..., list[list[str]]], tmp_path: Path):
+    commands = pip(wheel="thing-1.0-py3-none-any.whl")
+    assert fetch.pip_wheel("thing", "1.0", tmp_path).read_bytes() == b"wheel"
+    assert commands[0][:5] == [sys.executable, "-m", "pip", "download", "thing==1.0"]
+    assert {"--no-deps", "--only-binary=:all:"} <= set(commands[0])
+
+
+def test_why_pip_failed_is_told_in_one_line(pip: Callable[..., list[list[str]]], tmp_path: Path, monkeypatch):
+    pip(1, "WARNING: slow\nERROR: No matching distribution found for thing==1.0\n")
+    with pytest.raises(UserError, match=r"cannot fetch thing==1.0 with pip \(ERROR: No matching .*try again$"):
+        fetch.pip_wheel("thing", "1.0", tmp_path)
+    pip(0)
+    with pytest.raises(UserError, match=r"\(pip exit code 0\)"):
+        fetch.pip_wheel("thing", "1.0", tmp_path)
+
+    def hang(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 1)
+
+    monkeypatch.setattr(fetch.subprocess, "run", hang)
+    with pytest.raises(UserError, match="no answer"):
+        fetch.pip_wheel("thing", "1.0", tmp_path)
+
+
+def test_a_file_that_is_packed_anew_for_everybody_needs_no_checksum(site: str, tmp_path: Path):
+    assert fetch.download(f"{site}/good", tmp_path / "x").read_bytes() == CONTENT
+    with pytest.raises(UserError, match=r"broke off|IncompleteRead"):
+        fetch.download(f"{site}/broken", tmp_path / "y")
+    assert not (tmp_path / "y").exists()

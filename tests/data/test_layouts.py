@@ -105,7 +105,7 @@ def test_pickles_of_the_old_numpy_and_python_are_read():
         b"(K\x01K\x06\x85cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
         b"\x89U\x06" + rows.tobytes() + b"tbs."
     )
-    content = layouts._ArraysOnly(io.BytesIO(old), encoding="bytes").load()
+    content = layouts.ArraysOnly(io.BytesIO(old), encoding="bytes").load()
     np.testing.assert_array_equal(content[b"data"], rows)
 
 

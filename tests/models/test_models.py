@@ -19,6 +19,7 @@ FACTS = {
     "wrn-40-2": (2_243_546, 2_255_156, 37, 2_704, 128),
     "resnext29": (6_807_882, 6_900_132, 31, 12_608, 1_024),
     "resnext29-raw": (6_807_882, 6_900_132, 31, 12_608, 1_024),
+    "efficientnet-lite0": (3_383_818, 3_499_108, 49, 21_008, 1_280),
     "unet": (118_746, 120_276, 10, 320, 16),
     "segformer": (243_082, 247_492, 0, 0, 48),
 }
@@ -47,7 +48,7 @@ def test_counts(name):
     modules = list(skeleton(name, 10).modules())
     norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
     assert (len(norms), sum(m.num_features for m in norms)) == (layers, channels)
-    assert {(m.eps, m.momentum) for m in norms} <= {(1e-5, 0.1)}
+    assert {(m.eps, m.momentum) for m in norms} <= {(1e-3 if name.startswith("efficientnet") else 1e-5, 0.1)}
     linear = [m.in_features for m in modules if isinstance(m, nn.Linear)]
     assert linear[-1] == features
     assert len(linear) == 1 or name == "segformer"

@@ -130,6 +130,15 @@ def test_only_what_is_left_to_us_is_measured(cache, monkeypatch):
     assert LONG > 9 * 4 * 4
 
 
+@pytest.mark.parametrize(("side", "batch", "loops"), [(128, 8, True), (128, 2, False), (64, 8, False)])
+def test_batches_of_large_pictures_pass_a_cpu_one_client_after_another(make_domains, side, batch, loops):
+    model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
+    cache = Cache({"dataset": make_domains(side=side), "model": model})
+    experiment = single({**SMALL, "batch": batch, "slots": 1})
+    lift = choose_lifter(experiment, choose_parts(experiment, CPU, cache))
+    assert (lift is by_loop) == loops
+
+
 def test_a_model_that_vmap_cannot_run_is_looped(domains):
     class Branching(nn.Sequential):
         def forward(self, x):

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from fedctta.models import build
+from fedctta.models.zoo import save_weights
 from fedctta.runs import datasets
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
@@ -46,3 +48,24 @@ def test_the_hash_is_of_every_image(domains):
     images[-1, -1, -1, -1] ^= 1
     assert cache.hash_images(replace(domains, images={**domains.images, "d2": images})) != before
     assert cache.hash_images(domains) == before == Cache().hash_images(domains)
+
+
+def card(home, **values):
+    (home / "weights").mkdir(parents=True)
+    path = home / "weights" / "resnet8-w16-pets-photo.safetensors"
+    save_weights(build("resnet8-w16", 2), path, {"dataset": "pets", **values})
+    return Experiment(dataset="pets", size=32, model="resnet8-w16", weights="photo")
+
+
+def test_a_public_set_is_shown_without_the_images_the_model_was_trained_on(pets, tmp_path):
+    experiment = replace(card(tmp_path / "home", train=["photo"]), folder=str(pets))
+    held = Cache().data(experiment).sizes[0]
+    assert 0 < held < 20
+    assert Cache().data(replace(experiment, folder=None)).sizes == (held, 20)
+    assert Cache().data(replace(experiment, weights="random")).sizes == (20, 20)
+    assert Cache({"model": build("resnet8-w16", 2)}).data(experiment).sizes == (20, 20)
+
+
+def test_weights_of_other_data_hide_nothing(pets, tmp_path):
+    experiment = replace(card(tmp_path / "home", train=["photo"], dataset="pacs"), folder=str(pets))
+    assert Cache().data(experiment).sizes == (20, 20)

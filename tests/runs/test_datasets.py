@@ -58,3 +58,14 @@ def test_a_stream_with_clean_images_adds_their_domain():
 def test_clean_images_are_those_of_a_corrupted_set():
     with pytest.raises(UserError, match=r"roam\.clean=true adds the images of a corrupted test set"):
         data_keys(single({"stream": "roam", "roam.clean": "true", "dataset": "folders"}))
+
+
+def test_a_public_set_lends_images_its_model_was_trained_on(pets):
+    keys = data_keys(Experiment(dataset="pets", folder=str(pets), size=8))
+    data = load_data(*keys, ("photo", "sketch"))
+    images = public_images(Experiment(dataset="pets", adapter="eata"), data, 5, torch.device("cpu"))
+    assert images.shape == (5, 3, 8, 8)
+    assert (images[0].movedim(0, -1).mul(255).round().numpy() == data.training["photo"][0]).all()
+    assert (images[3].movedim(0, -1).mul(255).round().numpy() == data.training["sketch"][0]).all()
+    with pytest.raises(UserError, match="which adapter eata asks for"):
+        public_images(Experiment(dataset="pets", adapter="eata"), load_data(*keys), 5, torch.device("cpu"))

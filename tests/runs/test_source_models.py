@@ -13,6 +13,7 @@ from torch import nn
 from fedctta.core.network import Network
 from fedctta.data.masked import MaskedDomains, numbered
 from fedctta.errors import UserError
+from fedctta.models.source import Source
 from fedctta.models.zoo import PACKAGED
 from fedctta.runs.settings import Experiment
 from fedctta.runs.source_models import (
@@ -22,6 +23,7 @@ from fedctta.runs.source_models import (
     import_model,
     is_untrained,
     load_module,
+    notes_on_training,
     possible_lift,
 )
 
@@ -184,3 +186,41 @@ def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(tiny_ne
     assert possible_lift(tiny_network, x, "auto") == "auto"
     with pytest.raises(UserError, match=r"lift=vmap cannot run this model: .*; use lift=loop"):
         possible_lift(branching, x, "vmap")
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "said"),
+    [
+        (
+            (),
+            "auto",
+            "say which weights: `fedctta pretrain model=resnet8-w16 dataset=pets train=photo` makes",
+        ),
+        (("sketch", "photo+sketch"), "auto", "say which weights: there are weights=photo.sketch or weights=sketch; `"),
+        ((), "sketch", "no weights sketch of resnet8-w16 for pets: `.* train=sketch` makes weights=sketch; or"),
+        (("sketch",), "photo", "no weights photo of resnet8-w16 for pets: there are weights=sketch; `fedctta pretrain"),
+    ],
+)
+def test_weights_for_a_public_set_that_are_not_there_are_told_with_those_that_are(pets, tmp_path, made, asked, said):
+    (tmp_path / "home" / "weights").mkdir(parents=True)
+    for name in made:
+        (tmp_path / "home" / "weights" / f"resnet8-w16-pets-{name}.safetensors").touch()
+    with pytest.raises(UserError, match=said):
+        find_source("pets", "resnet8-w16", asked)
+
+
+@pytest.mark.parametrize(
+    ("card", "values", "said"),
+    [
+        ({"dataset": "pacs", "train": ["photo"], "size": 64}, {"size": 64}, []),
+        ({"dataset": "pacs", "train": ["photo"], "size": 64}, {"size": 32}, ["of size 64, and these have 32"]),
+        ({"dataset": "pets", "train": ["photo"]}, {}, ["the model was trained is not known: all are shown"]),
+        ({}, {}, ["the model was trained is not known: all are shown"]),
+        ({}, {"weights": "random"}, []),
+        ({}, {"dataset": "shapes-c"}, []),
+    ],
+)
+def test_what_is_not_known_of_a_training_is_told(card, values, said):
+    notes = list(notes_on_training(Experiment(**{"dataset": "pacs", **values}), Source(None, card)))
+    assert len(notes) == len(said)
+    assert all(end in note for note, end in zip(notes, said, strict=True))

@@ -10,11 +10,15 @@ import torch
 from PIL import Image
 
 from fedctta.data import scenes
+from fedctta.data.public import files_of
+from fedctta.data.public_files import read_held
 from fedctta.errors import UserError
 from fedctta.models.zoo import load_model
+from fedctta.training import dense_training
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.dense_training import train_dense_source
 from fedctta.training.pretraining import pretrain
+from fedctta.training.recipe import STEPS
 
 ONCE = replace(DENSE_RECIPE, epochs=1)
 CPU = torch.device("cpu")
@@ -78,3 +82,22 @@ def test_what_cannot_be_trained_is_told(values, said):
 def test_a_folder_too_small_to_judge_by_is_told(folder):
     with pytest.raises(UserError, match="no domain has 10 images"):
         train_dense_source("unet", "masked", ONCE, CPU, folder=folder, domains="two")
+
+
+def test_a_site_of_a_public_set_is_learnt_and_judged_by_what_was_not_seen(eyes, monkeypatch):
+    learnt = []
+
+    def train(module, images, masks, recipe, *_):
+        learnt.append((images, recipe))
+
+    monkeypatch.setattr(dense_training, "train_dense", train)
+    words = {"dataset": "eyes", "train": "a", "size": "16", "folder": str(eyes)}
+    path, card = pretrain(words)
+    images, recipe = learnt[0]
+    held = read_held(files_of("eyes"))["a"]
+    assert path.name == "unet-eyes-a.safetensors"
+    assert (len(images), recipe.epochs) == (12 - held, STEPS)
+    assert (card["train"], card["size"], card["classes"]) == (["a"], 16, ["background", "vessel"])
+    assert list(card["miou_by_corruption"]) == ["b", "a"]
+    assert card["miou"] == card["miou_by_corruption"]["a"]
+    assert pretrain({**words, "epochs": "2"})[1]["recipe"]["epochs"] == 2

@@ -9,7 +9,7 @@ import pytest
 from fedctta.errors import UserError
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.plan import read_plan
-from fedctta.training.recipe import RECIPES
+from fedctta.training.recipe import FINE_TUNE, RECIPES, STEPS
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +69,30 @@ def test_wrong_words_are_told_before_training(values, said, home):
     with pytest.raises(UserError, match=said):
         read_plan(values)
     assert list(home.iterdir()) == []
+
+
+def test_a_public_set_is_trained_on_by_domain(pets, home):
+    plan = read_plan({"dataset": "pacs", "train": "sketch+photo", "size": "64"})
+    assert (plan.model, plan.train, plan.size) == ("efficientnet-lite0", ("photo", "sketch"), 64)
+    assert (plan.recipe, plan.until) == (FINE_TUNE, STEPS)
+    assert plan.path.name == "efficientnet-lite0-pacs-photo+sketch.safetensors"
+    assert read_plan({"dataset": "pacs", "train": "all"}).train == ("photo", "art_painting", "cartoon", "sketch")
+    given = read_plan({"dataset": "pacs", "train": "photo", "epochs": "3", "lr": "0.1"})
+    assert (given.recipe.epochs, given.recipe.lr, given.until) == (3, 0.1, None)
+    random = read_plan({"dataset": "pets", "train": "photo", "model": "resnet8-w16"})
+    assert (random.recipe, random.until) == (RECIPES["standard"], None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"dataset": "pacs"}, "has the domains photo, art_painting, .*: say on which to train, as train=photo"),
+        ({"dataset": "pacs", "train": "foto"}, "unknown domain 'foto'"),
+        ({"dataset": "shapes", "train": "photo"}, "train=photo is for .*pacs.*: drop it with shapes"),
+        ({"dataset": "pacs", "train": "photo", "layout": "sites"}, "layout"),
+        ({"dataset": "pacs", "train": "photo", "model": "unet"}, "predicts every pixel"),
+    ],
+)
+def test_what_does_not_fit_a_public_set_is_refused(words, message):
+    with pytest.raises(UserError, match=message):
+        read_plan(words)

@@ -10,9 +10,13 @@ import pytest
 from fedctta.data.cache import Images
 from fedctta.data.catalogue import load
 from fedctta.data.corrupted import Domains
+from fedctta.data.public import files_of, load_public
+from fedctta.data.public_files import read_held
 from fedctta.errors import UserError
+from fedctta.models import build
 from fedctta.models.zoo import load_model
 from fedctta.training.pretraining import pretrain
+from fedctta.training.recipe import STEPS
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +115,36 @@ def test_the_precision_reaches_training_and_the_card(precision, monkeypatch, unt
     _, card = pretrain({**values, "precision": precision, "out": tmp_path / "w.safetensors"})
     assert asked == [precision == "bf16"]
     assert (card["precision"], card["recipe"]["augment"]) == (precision, "augmix")
+
+
+def test_a_model_learns_some_domains_and_is_judged_by_what_it_has_not_seen(pets, monkeypatch):
+    learnt = []
+    monkeypatch.setattr(
+        "fedctta.training.pretraining.train", lambda module, images, labels, *_, **__: learnt.append(images)
+    )
+    words = {"model": "resnet8-w16", "dataset": "pets", "train": "photo", "size": "32", "folder": str(pets)}
+    path, card = pretrain(words)
+    assert path.name == "resnet8-w16-pets-photo.safetensors"
+    held = read_held(files_of("pets"))
+    assert [len(images) for images in learnt] == [20 - held["photo"]] == [card["images"]]
+    assert (card["train"], card["size"], card["start"], card["classes"]) == (["photo"], 32, "random", ["cat", "dog"])
+    assert list(card["accuracy_by_domain"]) == ["photo", "sketch"]
+    assert card["accuracy"] == card["accuracy_by_domain"]["photo"]
+    seen = {image.tobytes() for image in learnt[0]}
+    shown = load_public("pets", size=32, trained=card["train"])
+    assert not seen & {image.tobytes() for name in shown.names for image in shown.images[name]}
+
+
+def test_a_started_model_takes_as_many_epochs_as_make_its_steps(pets, monkeypatch):
+    recipes = []
+    monkeypatch.setattr(
+        "fedctta.training.pretraining.train", lambda module, images, labels, recipe, *_, **__: recipes.append(recipe)
+    )
+    monkeypatch.setattr(
+        "fedctta.training.pretraining.build_started", lambda model, classes, seed: build("resnet8-w16", classes)
+    )
+    words = {"model": "efficientnet-lite0", "dataset": "pets", "train": "all", "size": "16", "batch": "4"}
+    pretrain({**words, "folder": str(pets)})
+    pretrain({**words, "epochs": "2"})
+    steps = (40 - sum(read_held(files_of("pets")).values())) // 4
+    assert [recipe.epochs for recipe in recipes] == [round(STEPS / steps), 2]

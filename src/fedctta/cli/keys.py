@@ -60,8 +60,9 @@ def allowed(key: str) -> str:
         from fedctta.data.catalogue import CORRUPTED
         from fedctta.data.dense import DENSE
         from fedctta.data.own import OWN
+        from fedctta.data.public_sets import PUBLIC
 
-        return ", ".join(CORRUPTED | DENSE | OWN)
+        return ", ".join([*CORRUPTED, *PUBLIC, *DENSE, *OWN])
     if key == "layout":
         from fedctta.data.mask_layouts import LAYOUTS
 

@@ -16,11 +16,13 @@ def pretrain(
     """Train a source model, or what a method learns at the source (method=atp, method=fedthe).
 
     Example: fedctta pretrain model=resnet8 dataset=cifar10 epochs=60 seed=0
+
+    Example: fedctta pretrain model=efficientnet-lite0 dataset=pacs size=128 train=photo
     """
     from fedctta.adapters import adapters
-    from fedctta.models.zoo import variant
     from fedctta.runs.settings import parse_single
     from fedctta.training.method_training import learn
+    from fedctta.training.plan import name_weights
     from fedctta.training.pretraining import pretrain as pretrain_model
 
     values = parse_single(words or [], "a training")
@@ -44,7 +46,12 @@ def pretrain(
     if "miou" in card:
         by_domain = ", ".join(f"{name} {100 * value:.2f}" for name, value in card["miou_by_corruption"].items())
         out.print(f"mIoU at the source {100 * card['miou']:.2f} %; by domain {by_domain}", soft_wrap=True)
+    elif "accuracy_by_domain" in card:
+        by_domain = ", ".join(f"{name} {100 * value:.2f}" for name, value in card["accuracy_by_domain"].items())
+        out.print(f"accuracy on held-out images of {' and '.join(card['train'])} {100 * card['accuracy']:.2f} %")
+        out.print(f"by domain: {by_domain}", soft_wrap=True)
     else:
         out.print(f"clean accuracy {100 * card['accuracy']:.2f} %, corrupted (severity 5) {100 * corrupted:.2f} %")
-    name = variant(values.get("recipe", "standard"), values.get("federation", "none")) or "auto"
+    how = values.get("recipe", "standard"), values.get("federation", "none")
+    name = name_weights(card.get("train", ()), *how) or "auto"
     out.print(f"weights: {path} (use them with weights={path if 'out' in values else name})", soft_wrap=True)

@@ -16,13 +16,20 @@ from fedctta.data.cache import Images, cache_dir, has_array, open_array, remove_
 from fedctta.data.check_domains import check_labels
 from fedctta.data.corruptions import BENCHMARK, NAMES, VERSION, corrupt
 from fedctta.data.corruptions.textures import PACKAGE, STAND_IN, Textures, frost_textures, stand_in
-from fedctta.data.domains import CLEAN, Domains
+from fedctta.data.domains import CLEAN, Domains, numbered
 from fedctta.data.editions import EDITIONS
 from fedctta.data.progress import bar
+from fedctta.data.public import load_split
+from fedctta.data.public_sets import FETCHED
 from fedctta.errors import UserError, unknown
 from fedctta.registry import refuse_twice
 
-SETS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C", "shapes-c": "shapes-c"}
+SETS = {
+    "cifar10-c": "CIFAR-10-C",
+    "cifar100-c": "CIFAR-100-C",
+    "tiny-imagenet-c": "Tiny-ImageNet-C",
+    "shapes-c": "shapes-c",
+}
 """The corrupted sets, and the folder name of their official files."""
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -40,7 +47,7 @@ def load_domains(
     """Return the corrupted versions of a test set at one severity, making those that are not in the cache.
 
     Args:
-        name: "cifar10-c", "cifar100-c" or "shapes-c".
+        name: "cifar10-c", "cifar100-c", "tiny-imagenet-c" or "shapes-c".
         severity: 1 to 5.
         names: the corruptions, each one a domain; "clean" is the test set as it is.
         folder: official `.npy` files, used as they are; or a source of the clean test set. It must hold one of them.
@@ -97,12 +104,20 @@ def _read_official(name: str, folder: Path, severity: int, names: tuple[str, ...
         if len(array) != len(labels):
             raise UserError(f"{folder / each}.npy has {len(array)} images for {len(labels)} labels; get both anew")
     part = slice((severity - 1) * n, severity * n)
-    classes = EDITIONS[name.removesuffix("-c")].classes if name != "shapes-c" else tuple(shapes.KINDS)
+    classes = _class_names(name, int(labels.max()) + 1)
     check_labels(labels, classes, f"labels in {folder / 'labels.npy'}")
     views = {each: array[part] for each, array in images.items()}
     if CLEAN in names:
         views[CLEAN] = _read_clean(name, None, False).images
     return Domains(names, views, labels[part].astype(np.int64), classes, (f"official files of {folder}",))
+
+
+def _class_names(name: str, count: int) -> tuple[str, ...]:
+    """Return the class names of a set; where only its files know them, numbers."""
+    if name == "shapes-c":
+        return tuple(shapes.KINDS)
+    edition = EDITIONS.get(name.removesuffix("-c"))
+    return numbered(count) if edition is None else edition.classes
 
 
 def path_of(name: str, corruption: str, severity: int, seed: int, origin: str = "") -> Path:
@@ -139,7 +154,10 @@ def _textures(name: str, severity: int, seed: int) -> Textures:
 
 def _read_clean(name: str, folder: Path | None, progress: bool | None) -> Images:
     """Return the clean test set that a corrupted one is made of."""
-    return shapes.load("test") if name == "shapes-c" else cifar.load(name.removesuffix("-c"), "test", folder, progress)
+    if name == "shapes-c":
+        return shapes.load("test")
+    clean = name.removesuffix("-c")
+    return (load_split if clean in FETCHED else cifar.load)(clean, "test", folder, progress)
 
 
 def _generate(

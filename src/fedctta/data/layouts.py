@@ -34,7 +34,7 @@ class Absent(UserError):
     """A folder holds no such data set, in no layout; a damaged one is another error."""
 
 
-class _ArraysOnly(pickle.Unpickler):
+class ArraysOnly(pickle.Unpickler):
     """An unpickler that can rebuild arrays and plain containers, and can call nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -62,7 +62,7 @@ def read_pickles(folder: Path, edition: Edition, split: str) -> Arrays:
     def batch(path: Path) -> Arrays:
         stored = io.BytesIO(path.read_bytes())
         try:
-            content = _ArraysOnly(stored, encoding="bytes").load()
+            content = ArraysOnly(stored, encoding="bytes").load()
         except Exception as error:  # a damaged pickle may raise anything
             raise ValueError(f"{path.name} is damaged ({error})") from error
         if not isinstance(content, dict):

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from fedctta.errors import UserError, unknown
+from fedctta.models.efficientnet import EfficientNetLite0
 from fedctta.models.inputs import to_input
 from fedctta.models.resnet import resnet8, resnet18
 from fedctta.models.resnext import ResNeXt29
@@ -59,6 +60,9 @@ ARCHITECTURES = {
         partial(ResNeXt29, normalise=False),
         weights_of="resnext29",
     ),
+    "efficientnet-lite0": Architecture(
+        "EfficientNet-Lite0, which starts from ImageNet, input normalised inside", 3_383_818, EfficientNetLite0
+    ),
     "unet": Architecture("small U-Net with BatchNorm, for every pixel, raw input", 118_746, UNet, dense=True),
     "segformer": Architecture(
         "small SegFormer with LayerNorm only, for every pixel, raw input", 243_082, SegFormer, dense=True
@@ -66,6 +70,7 @@ ARCHITECTURES = {
 }
 
 USUAL = {"cifar10": "resnet8", "cifar100": "resnext29", "shapes": "resnet8-w16"}
+USUAL |= {"tiny-imagenet": "resnet18", "pacs": "efficientnet-lite0", "office-caltech": "efficientnet-lite0"}
 """The models that are meant by "auto"; for other data it is ResNet-8, and the U-Net where every pixel has a class."""
 
 

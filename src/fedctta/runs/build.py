@@ -33,7 +33,7 @@ from fedctta.runs.datasets import public_images
 from fedctta.runs.guards import describe_guards, guard
 from fedctta.runs.own_data import asks_for_images, refuse_other_inputs
 from fedctta.runs.settings import Experiment
-from fedctta.runs.source_models import choose_model, fit_classes, possible_lift
+from fedctta.runs.source_models import choose_model, fit_classes, notes_on_training, possible_lift
 from fedctta.sampling import Sampler, samplers
 from fedctta.streams import ABSENT, Schedule, Stream, build, schedules
 from fedctta.streams.dealing import slots_of_all
@@ -41,6 +41,7 @@ from fedctta.uploads.late_uploads import Late
 
 DEFAULT_SLOTS = 50
 LARGE = 64 * 64  # pixels per image above which fewer images pass through a model at once
+FULL = 25 * LARGE  # pixels of a client's batch of such images from which on a CPU is fastest with one client at a time
 
 
 class Methods(NamedTuple):
@@ -155,6 +156,8 @@ def choose_lifter(experiment: Experiment, parts: Parts) -> Lifter:
     fit = clients_that_fit(network, client, experiment.batch, shape)
     if parts.lift != "auto" or network.device.type != "cpu" or stream.data.dense:
         return choose_lift(parts.lift, network, client, experiment.batch * load, fit)
+    if stream.data.pictures and (pixels := shape[1] * shape[2]) > LARGE and experiment.batch * pixels >= FULL:
+        return by_loop
     shown = int((stream.domain != ABSENT).sum()) * experiment.batch
     return fastest_lift(parts.methods.adapter, network, stream.clients, experiment.batch, shape, shown)
 
@@ -208,6 +211,7 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
     if experiment.source_images is not None and asks_for_images(experiment):
         yield source_note(experiment.source_images, stream.data)
     yield from parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")
+    yield from notes_on_training(experiment, parts.source)
     if experiment.lift == "auto" and parts.lift == "loop":
         yield "clients are run one after another, which is slower: torch's vmap cannot run this model"
 

@@ -13,6 +13,8 @@ from torch import nn
 
 from fedctta.core.network import Network
 from fedctta.data.masked import AnyDomains
+from fedctta.data.public_sets import PUBLIC
+from fedctta.models import USUAL, model_for
 from fedctta.models.source import Source
 from fedctta.runs.datasets import data_keys, load_data
 from fedctta.runs.settings import Experiment
@@ -32,8 +34,18 @@ class Cache:
         self._hashed: tuple[AnyDomains, bytes] | None = None
 
     def data(self, experiment: Experiment) -> AnyDomains:
-        """Return the data of an experiment."""
-        return self._load_data(*data_keys(experiment))
+        """Return the data of an experiment; of a public set without the images its model was trained on."""
+        return self._load_data(*data_keys(experiment), self._trained(experiment))
+
+    def _trained(self, experiment: Experiment) -> tuple[str, ...]:
+        """Return the domains that the source model was trained on, as its card says."""
+        public = PUBLIC.get(experiment.dataset)
+        if public is None or self.objects.keys() & {"dataset", "model"}:
+            return ()
+        if experiment.model == "auto" and not public.dense and experiment.dataset not in USUAL:
+            return ()  # refused when the model is chosen
+        card = self.source(experiment, model_for(experiment.dataset, experiment.model, public.dense)).card
+        return tuple(card.get("train", ())) if card.get("dataset") == experiment.dataset else ()
 
     def source(self, experiment: Experiment, model: str) -> Source:
         """Return where the weights of an experiment's model come from."""

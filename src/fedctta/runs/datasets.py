@@ -18,6 +18,8 @@ from fedctta.data.dense import DENSE, load_dense
 from fedctta.data.domains import CLEAN, Domains
 from fedctta.data.masked import AnyDomains, MaskedDomains
 from fedctta.data.own import OWN, load_own, take_given
+from fedctta.data.public import load_public
+from fedctta.data.public_sets import PUBLIC
 from fedctta.data.scenes import load as load_scenes
 from fedctta.data.source_images import load_source_images
 from fedctta.errors import UserError, either, unknown
@@ -42,29 +44,45 @@ def data_keys(experiment: Experiment) -> tuple[Any, ...]:
 
 
 def load_data(
-    dataset: str, severity: int, domains: str, folder: str | None, layout: str, size: int | None, given: Any = None
+    dataset: str,
+    severity: int,
+    domains: str,
+    folder: str | None,
+    layout: str,
+    size: int | None,
+    trained: tuple[str, ...] = (),
+    given: Any = None,
 ) -> AnyDomains:
-    """Load the data set of that name, or check the one that is `given` as an object."""
+    """Load the data set of that name, or check the one that is `given` as an object.
+
+    Of the domains of a public set that the model was `trained` on, only held-out images are loaded.
+    """
     if isinstance(given, Domains | MaskedDomains):
         return take_given(given, domains, severity=severity, folder=folder, layout=layout, size=size)
     place = None if folder is None else Path(folder)
+    if dataset in PUBLIC:
+        options: dict[str, Any] = {"severity": severity, "layout": layout, "size": size, "trained": trained}
+        return load_public(dataset, domains, place, **options)
     if dataset in OWN:
         return load_own(dataset, domains, place, severity=severity, layout=layout, size=size)
     if dataset != "masked" and (layout, size) != ("auto", None):
-        raise UserError(f"layout and size are for dataset=masked and have no effect on {dataset}: drop them")
+        raise UserError(f"layout and size have no effect on {dataset}: drop them")
     if dataset in DENSE:
         return load_dense(dataset, domains, place, severity=severity, layout=layout, size=size)
     if dataset not in SETS:
-        raise unknown("data set to run on", dataset, {**SETS, **DENSE, **OWN})
+        raise unknown("data set to run on", dataset, {**SETS, **PUBLIC, **DENSE, **OWN})
     named = {"benchmark": BENCHMARK, "extra": EXTRA, "all": NAMES}
     names = tuple(each for word in read_names(domains, "domains") for each in named.get(word, (word,)))
     return load_domains(dataset, severity, names=names, folder=place)
 
 
 def public_images(experiment: Experiment, data: AnyDomains, count: int, device: torch.device) -> Tensor:
-    """Return images that all clients know: those that the experiment names, or the first clean test images."""
+    """Return images that all clients know: named ones, some the model was trained on, or the first clean ones."""
     if experiment.source_images is not None:
         return read_batch(load_source_images(experiment.source_images, data, count, experiment.seed), device)
+    if isinstance(data, Domains) and data.training:
+        known = np.concatenate([array[: -(-count // len(data.training))] for array in data.training.values()])
+        return read_batch(known[:count], device)
     if experiment.dataset == "scenes":
         return to_input(np.asarray(load_scenes("test").images[:count]), device)
     if experiment.dataset not in SETS:

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from fedctta.core.network import Network
-from fedctta.data.catalogue import CORRUPTED
-from fedctta.data.dense import DENSE
+from fedctta.data.catalogue import CLEAN, names
 from fedctta.data.domains import UNLABELLED
 from fedctta.data.masked import MaskedDomains
-from fedctta.data.own import OWN
 from fedctta.errors import UserError
 from fedctta.machine import choose_device
 from fedctta.models.inputs import read_batch
@@ -54,7 +52,7 @@ def read_data_word(words: Sequence[str]) -> list[str]:
         key, _, value = word.partition("=")
         if key != "data":
             found.append(word)
-        elif value in CORRUPTED | DENSE | OWN:
+        elif value in names() and value not in CLEAN:
             found.append(f"dataset={value}")
         else:
             kind = "arrays" if any(Path(value).glob("*.np[yz]")) else "folders"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from fedctta.core.network import Network
 from fedctta.data.domains import numbered
 from fedctta.data.masked import AnyDomains, with_more_classes
-from fedctta.errors import UserError
+from fedctta.data.public_sets import PUBLIC
+from fedctta.errors import UserError, either
 from fedctta.keys import Lift
 from fedctta.models import ARCHITECTURES, USUAL, build, model_for
 from fedctta.models.source import Source
 from fedctta.models.try_on import refuse_regression
-from fedctta.models.zoo import find_weights, load_model, load_weights
+from fedctta.models.zoo import cached_path, find_weights, load_model, load_weights, weights_name, weights_path
 from fedctta.registry import import_object
 from fedctta.runs.settings import Experiment
 
@@ -42,7 +43,32 @@ def find_source(dataset: str, model: str, weights: str, given: nn.Module | None 
         return Source.of(None)
     if weights == RANDOM or (":" in model and weights == "auto"):
         return Source.of(None)
+    if ":" not in model and dataset in PUBLIC:
+        refuse_untrained(dataset, model, weights)
     return Source.of(Path(weights) if ":" in model else find_weights(model, dataset, weights))
+
+
+def refuse_untrained(dataset: str, model: str, weights: str) -> None:
+    """Refuse weights for a public set that are not there, and say which ones are and how to make others."""
+    if Path(weights).suffix or Path(weights).name != weights or weights_path(model, dataset, weights) is not None:
+        return
+    name, known_domains = weights_name(model, dataset).removesuffix(".safetensors"), PUBLIC[dataset].domains
+    train = "+".join(domain for domain in known_domains if domain in weights.split("+")) or known_domains[0]
+    found = sorted(cached_path(model, dataset).parent.glob(f"{name}-*.safetensors"))
+    known = either(f"weights={path.stem.removeprefix(f'{name}-')}" for path in found) if found else ""
+    asked = "say which weights" if weights == "auto" else f"no weights {weights} of {model} for {dataset}"
+    make = f"`fedctta pretrain model={model} dataset={dataset} train={train}` makes weights={train}"
+    raise UserError(f"{asked}: {f'there are {known}; ' if known else ''}{make}; or give the path of a file")
+
+
+def notes_on_training(experiment: Experiment, source: Source) -> Iterator[str]:
+    """Yield what of a model's training a reader of results on a public set should know."""
+    if experiment.dataset not in PUBLIC or experiment.weights == RANDOM:
+        return
+    if "train" not in source.card or source.card.get("dataset") != experiment.dataset:
+        yield f"on which images of {experiment.dataset} the model was trained is not known: all are shown"
+    elif source.card.get("size") != experiment.size:
+        yield f"source model: trained on images of size {source.card.get('size')}, and these have {experiment.size}"
 
 
 def load_module(dataset: str, model: str, weights: str, classes: int) -> nn.Module:

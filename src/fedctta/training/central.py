@@ -85,13 +85,17 @@ def evaluate(
     images: NDArray[Any] | Tensor,
     labels: NDArray[Any] | Tensor,
     device: torch.device | str = "cpu",
-    batch: int = 500,
+    batch: int | None = None,
 ) -> float:
-    """Return the share of images that `module`, in evaluation mode and on `device`, classifies rightly."""
+    """Return the share of images that `module`, in evaluation mode and on `device`, classifies rightly.
+
+    Unless told, it reads 500 small images at once, or as many as have 2^19 pixels.
+    """
     check_pairs(images, labels)
     was_training = module.training
     module.to(device).eval()
     correct = torch.zeros((), dtype=torch.int64, device=device)
+    batch = batch or min(500, max(1, 2**19 // (images.shape[1] * images.shape[2])))
     for start in range(0, len(images), batch):
         chosen = slice(start, start + batch)
         predicted = module(to_input(images[chosen], device)).argmax(1)

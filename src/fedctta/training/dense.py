@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedctta.errors import UserError
 from fedctta.models.inputs import as_tensor, to_input
-from fedctta.training.batches import crop_and_flip, draw_chances
+from fedctta.training.batches import border, crop_and_flip, draw_chances
 from fedctta.training.central import OnProgress, make_optimizer
 from fedctta.training.recipe import Recipe, learning_rate
 
@@ -129,7 +129,7 @@ def _batches(scenes: Tensor, size: int, recipe: Recipe, generator: torch.Generat
     Scenes left over after the last whole batch wait for another epoch.
     """
     n = len(scenes)
-    order, shift, flip = draw_chances(n, generator, scenes.device)
+    order, shift, flip = draw_chances(n, generator, scenes.device, border(scenes.shape[1]))
     for start in range(0, n - size + 1, size):
         chosen = slice(start, start + size)
         batch = scenes[order[chosen]]

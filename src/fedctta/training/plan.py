@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,17 @@ from typing import Any
 import torch
 
 from fedctta.data.catalogue import CLEAN
-from fedctta.data.dense import DENSE
-from fedctta.errors import UserError, unknown
+from fedctta.data.dense import DENSE, is_dense
+from fedctta.data.public_sets import PUBLIC
+from fedctta.errors import UserError, either, unknown
 from fedctta.machine import choose_device
-from fedctta.models import ARCHITECTURES
+from fedctta.models import ARCHITECTURES, model_for
 from fedctta.models.zoo import FEDERATIONS, cached_path, variant, weights_of
-from fedctta.registry import parameter_types, read
+from fedctta.registry import parameter_types, read, read_names
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.federated import FederatedRecipe
-from fedctta.training.recipe import RECIPES, Recipe
+from fedctta.training.recipe import FINE_TUNE, RECIPES, STEPS, Recipe
+from fedctta.training.starting_weights import STARTS
 
 PLAIN_KEYS = {
     "model": "resnet8",
@@ -30,6 +32,7 @@ PLAIN_KEYS = {
     "folder": None,
     "layout": "auto",
     "size": None,
+    "train": None,
     "out": None,
 }
 PRECISIONS = ("float32", "bf16")
@@ -52,11 +55,22 @@ class Plan:
     folder: Path | None
     layout: str
     size: int | None
+    train: tuple[str, ...] = ()  # the domains of a public set to train on
+    until: int | None = None  # steps after which training ends, in place of the recipe's epochs
 
     @property
     def dense(self) -> bool:
         """Whether the model predicts every pixel."""
-        return self.dataset in DENSE
+        return is_dense(self.dataset)
+
+
+def name_weights(train: Sequence[str], recipe: str, method: str) -> str:
+    """Return what the name of weights ends in: the domains they know, and how they were made if it is not usual.
+
+    >>> name_weights(("photo", "sketch"), "standard", "fedavg"), name_weights((), "standard", "none")
+    ('photo+sketch-fedavg', '')
+    """
+    return "-".join(filter(None, ("+".join(train), variant(recipe, method))))
 
 
 def read_plan(values: Mapping[str, Any]) -> Plan:
@@ -67,7 +81,10 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
             raise unknown("key", key, known)
     plain = PLAIN_KEYS | {key: values[key] for key in values if key in PLAIN_KEYS}
     model, dataset, method = str(plain["model"]), str(plain["dataset"]), str(plain["federation"])
-    if dataset in DENSE:
+    if dataset in PUBLIC:
+        model = str(values.get("model", model_for(dataset, dense=PUBLIC[dataset].dense)))
+    train = _read_train(plain)
+    if is_dense(dataset):
         model = str(values.get("model", "unet"))
         _check_dense(plain)
     else:
@@ -75,7 +92,9 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
     _check_names(plain)
     if plain["out"] is None and weights_of(model) != model:
         raise UserError(f"{model} takes the weights of {weights_of(model)}: train that one, or give out=PATH")
-    recipe, federation = _read_recipe(values, dataset in DENSE), _read_federation(values)
+    tunes = model in STARTS and dataset in PUBLIC and "recipe" not in values
+    usual = FINE_TUNE if tunes else DENSE_RECIPE if is_dense(dataset) else None
+    recipe, federation = _read_recipe(values, usual), _read_federation(values)
     if federation is not None:
         batch = recipe.batch if "batch" in values else federation.share(recipe.batch)
         recipe = replace(recipe, epochs=federation.epochs, batch=batch)
@@ -87,11 +106,30 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
         federation=federation,
         precision=str(plain["precision"]),
         device=choose_device(str(plain["device"])),
-        path=_choose_path(plain["out"], model, dataset, variant(str(plain["recipe"]), method)),
+        path=_choose_path(plain["out"], model, dataset, name_weights(train, str(plain["recipe"]), method)),
         folder=None if plain["folder"] is None else Path(str(plain["folder"])),
         layout=str(plain["layout"]),
         size=read(plain["size"], int | None, "size"),
+        train=train,
+        until=STEPS if train and usual and federation is None and "epochs" not in values else None,
     )
+
+
+def _read_train(plain: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the domains to train on; a public set must be given some, and nothing else has any."""
+    dataset = str(plain["dataset"])
+    if dataset not in PUBLIC:
+        if plain["train"] is not None:
+            raise UserError(f"train={plain['train']} is for {either(PUBLIC)}: drop it with {dataset}")
+        return ()
+    known = PUBLIC[dataset].domains
+    if plain["train"] is None:
+        raise UserError(f"{dataset} has the domains {', '.join(known)}: say on which to train, as train={known[0]}")
+    names = known if plain["train"] == "all" else read_names(str(plain["train"]), "train")
+    for name in names:
+        if name not in known:
+            raise unknown("domain", name, known)
+    return tuple(name for name in known if name in names)
 
 
 def _check_dense(plain: Mapping[str, Any]) -> None:
@@ -104,9 +142,11 @@ def _check_dense(plain: Mapping[str, Any]) -> None:
 def _check_classes(plain: Mapping[str, Any]) -> None:
     """Refuse a data set that is not known, and what does not go with one class an image."""
     model, dataset = str(plain["model"]), str(plain["dataset"])
-    if dataset not in CLEAN:
-        raise unknown("data set to train on", dataset, {**CLEAN, **DENSE})
-    if plain["layout"] != "auto" or plain["size"] is not None:
+    if dataset not in CLEAN and dataset not in PUBLIC:
+        raise unknown("data set to train on", dataset, {**CLEAN, **PUBLIC, **DENSE})
+    if dataset in PUBLIC and PUBLIC[dataset].kind == "arrays":
+        raise UserError(f"{dataset} holds series, which no model here reads: train your own, and run it by model=")
+    if plain["layout"] != "auto" or (plain["size"] is not None and dataset not in PUBLIC):
         raise UserError(f"layout and size are for dataset=masked: drop them with {dataset}")
     if model in ARCHITECTURES and ARCHITECTURES[model].dense:
         raise UserError(f"model={model} predicts every pixel and {dataset} has one class an image: use another model")
@@ -119,10 +159,10 @@ def _check_names(plain: Mapping[str, Any]) -> None:
             raise unknown(key, str(plain[key]), names)
 
 
-def _read_recipe(values: Mapping[str, Any], dense: bool) -> Recipe:
-    """Return the named recipe with the changes that were given."""
+def _read_recipe(values: Mapping[str, Any], usual: Recipe | None) -> Recipe:
+    """Return the named recipe, or `usual` in its place, with the changes that were given."""
     changes = {key: read(values[key], RECIPE_KEYS[key], key) for key in values if key in RECIPE_KEYS}
-    return replace(DENSE_RECIPE if dense else RECIPES[str(values.get("recipe", PLAIN_KEYS["recipe"]))], **changes)
+    return replace(usual or RECIPES[str(values.get("recipe", PLAIN_KEYS["recipe"]))], **changes)
 
 
 def _read_federation(values: Mapping[str, Any]) -> FederatedRecipe | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from fedctta.data.cache import Images
 from fedctta.data.catalogue import load
 from fedctta.data.corrupted import load_domains
 from fedctta.data.domains import Domains
+from fedctta.data.public import load_public, training_part
 from fedctta.files import require_writable
 from fedctta.models import build
 from fedctta.models.zoo import save_weights
@@ -22,6 +23,8 @@ from fedctta.training.central import OnProgress, evaluate, train
 from fedctta.training.dense_training import train_dense_source
 from fedctta.training.federated import train_federated
 from fedctta.training.plan import Plan, read_plan
+from fedctta.training.recipe import epochs_of
+from fedctta.training.starting_weights import STARTS, build_started
 
 SEVERITY = 5
 """Of the corruptions that a model is judged on."""
@@ -35,19 +38,50 @@ def pretrain(values: Mapping[str, Any], on_progress: OnProgress | None = None) -
     (epochs, lr, seed, ...) to change it. With federation=fedavg source clients train together, and the fields of
     `FederatedRecipe` (source_clients, rounds, local_epochs, skew, memory) tell how; unless batch is given, clients
     share the recipe's, so that an epoch has about as many steps as it would have for one alone. With dataset=scenes,
-    or masked and a folder (its layout, and the size to resize to), the model predicts every pixel.
+    or masked and a folder (its layout, and the size to resize to), the model predicts every pixel. With a public set
+    (dataset=pacs), train names the domains to train on; their held-out images are left for runs.
     """
     plan = read_plan(values)
     require_writable(plan.path.parent)
-    module, card = _train_dense(plan, on_progress) if plan.dense else _train_classifier(plan, on_progress)
+    train_model = _train_dense if plan.dense else _train_on_domains if plan.train else _train_classifier
+    module, card = train_model(plan, on_progress)
     save_weights(module, plan.path, card)
     return plan.path, card
 
 
 def _train_dense(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model that predicts every pixel, and its card."""
-    shown = {"folder": plan.folder, "layout": plan.layout, "size": plan.size}
-    return train_dense_source(plan.model, plan.dataset, plan.recipe, plan.device, on_progress, **shown)
+    shown: dict[str, Any] = {"folder": plan.folder, "layout": plan.layout, "size": plan.size, "train": plan.train}
+    known = plan.model, plan.dataset, plan.recipe, plan.device, on_progress
+    return train_dense_source(*known, until=plan.until, **shown)
+
+
+def _train_on_domains(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a model trained on some domains of a public set, and its card.
+
+    It is judged by the held-out images of these domains, and by all images of the others.
+    """
+    whole = load_public(plan.dataset, folder=plan.folder, size=plan.size)
+    shown = load_public(plan.dataset, size=plan.size, trained=plan.train)
+    images, labels = training_part(whole, plan.dataset, plan.train)
+    if plan.until is not None:
+        epochs = epochs_of(plan.until, len(images), plan.recipe.batch)
+        plan = replace(plan, recipe=replace(plan.recipe, epochs=epochs))
+    module = build_started(plan.model, len(whole.classes), plan.recipe.seed)
+    _train(module, Images(images, labels, whole.classes), plan, on_progress)
+    found = {name: evaluate(module, shown.images[name], shown.labels_of(name), plan.device) for name in shown.names}
+    clean = sum(found[name] for name in plan.train) / len(plan.train)
+    more = {
+        "train": list(plan.train),
+        "images": len(images),
+        "size": plan.size,
+        "start": STARTS[plan.model].told if plan.model in STARTS else "random",
+        "accuracy_by_domain": found,
+        "classes": list(whole.classes),
+        "notes": list(shown.notes),
+        **_federation(plan),
+    }
+    return module, make_card(plan.model, plan.dataset, module, plan.recipe, plan.device, clean, **more)
 
 
 def _train_classifier(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Module, dict[str, Any]]:
@@ -75,8 +109,13 @@ def _judge(module: nn.Module, plan: Plan, test: Images, domains: Domains) -> dic
     corrupted = {
         name: evaluate(module, domains.images[name], domains.labels_of(name), plan.device) for name in domains.names
     }
-    more: dict[str, Any] = {"precision": plan.precision, "severity": SEVERITY, "notes": list(domains.notes)}
-    if plan.federation is not None:
-        skew = "inf" if plan.federation.skew == math.inf else plan.federation.skew  # JSON has no infinity
-        more["federation"] = {"method": plan.method, **asdict(plan.federation), "skew": skew}
+    more: dict[str, Any] = {"severity": SEVERITY, "notes": list(domains.notes), **_federation(plan)}
     return make_card(plan.model, plan.dataset, module, plan.recipe, plan.device, clean, corrupted, **more)
+
+
+def _federation(plan: Plan) -> dict[str, Any]:
+    """Tell how a model was trained, besides the recipe: in which precision, and by whom together."""
+    if plan.federation is None:
+        return {"precision": plan.precision}
+    skew = "inf" if plan.federation.skew == math.inf else plan.federation.skew  # JSON has no infinity
+    return {"precision": plan.precision, "federation": {"method": plan.method, **asdict(plan.federation), "skew": skew}}

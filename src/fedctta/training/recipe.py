@@ -63,6 +63,22 @@ RECIPES = {
 }
 
 
+FINE_TUNE = Recipe(epochs=24, batch=64, lr=0.05)
+"""For a network that knows ImageNet; unless epochs are given, they are those of `STEPS` steps."""
+
+STEPS = 450
+"""Of training on some domains of a public set, however many images these have."""
+
+
+def epochs_of(steps: int, images: int, batch: int) -> int:
+    """Return how many epochs make about that many steps.
+
+    >>> epochs_of(450, 1253, 64), epochs_of(450, 10, 16)
+    (24, 450)
+    """
+    return max(1, round(steps / max(1, images // batch)))
+
+
 def learning_rate(recipe: Recipe, done: float) -> float:
     """Return the learning rate when a share `done` in [0, 1) of all steps is behind.
 

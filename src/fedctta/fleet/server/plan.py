@@ -24,7 +24,7 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import Server, aggregators
 from fedctta.core.clients import choose_lift
 from fedctta.core.network import Network
-from fedctta.data.dense import DENSE
+from fedctta.data.dense import is_dense
 from fedctta.errors import UserError, unknown
 from fedctta.fleet.methods import choose_methods, refuse_lockstep
 from fedctta.fleet.server.collaboration import Hub
@@ -136,7 +136,7 @@ def _values(plan: Plan) -> dict[str, Any]:
 def build(plan: Plan) -> tuple[Hub, Examiner]:
     """Load the model, make the methods, and say what an upload must look like."""
     experiment = plan.experiment
-    if experiment.dataset in DENSE:
+    if is_dense(experiment.dataset):
         raise UserError("a fleet's server does not take models that predict every pixel yet: use fedctta run")
     model = model_for(experiment.dataset, experiment.model)
     network = Network(load_module(experiment.dataset, model, experiment.weights, plan.classes))
