@@ -242,7 +242,7 @@ def draw(found: Mapping[str, dict[str, Any]], seeds: Sequence[int], file: Path) 
     axes.set(xlabel="images since the shift", ylabel="accuracy (%)", xlim=(10, 200))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.14))
     figure.tight_layout()
     figure.savefig(file)
 
