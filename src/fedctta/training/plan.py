@@ -18,7 +18,7 @@ from fedctta.models.zoo import FEDERATIONS, cached_path, variant, weights_of
 from fedctta.registry import parameter_types, read
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.federated import FederatedRecipe
-from fedctta.training.recipe import RECIPES, Recipe
+from fedctta.training.recipe import BY_MODEL, RECIPES, Recipe
 
 PLAIN_KEYS = {
     "model": "resnet8",
@@ -30,6 +30,7 @@ PLAIN_KEYS = {
     "folder": None,
     "layout": "auto",
     "size": None,
+    "watch": 0,
     "out": None,
 }
 PRECISIONS = ("float32", "bf16")
@@ -52,6 +53,7 @@ class Plan:
     folder: Path | None
     layout: str
     size: int | None
+    watch: int = 0  # epochs from one look at the test images to the next
 
     @property
     def dense(self) -> bool:
@@ -75,7 +77,8 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
     _check_names(plain)
     if plain["out"] is None and weights_of(model) != model:
         raise UserError(f"{model} takes the weights of {weights_of(model)}: train that one, or give out=PATH")
-    recipe, federation = _read_recipe(values, dataset in DENSE), _read_federation(values)
+    usual = DENSE_RECIPE if dataset in DENSE else BY_MODEL.get(model) if plain["recipe"] == "standard" else None
+    recipe, federation = _read_recipe(values, usual), _read_federation(values)
     if federation is not None:
         batch = recipe.batch if "batch" in values else federation.share(recipe.batch)
         recipe = replace(recipe, epochs=federation.epochs, batch=batch)
@@ -91,12 +94,23 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
         folder=None if plain["folder"] is None else Path(str(plain["folder"])),
         layout=str(plain["layout"]),
         size=read(plain["size"], int | None, "size"),
+        watch=_read_watch(plain),
     )
+
+
+def _read_watch(plain: Mapping[str, Any]) -> int:
+    """Return after how many epochs the accuracy is told each time; 0 for never."""
+    watch: int = read(plain["watch"], int, "watch")
+    if watch < 0:
+        raise UserError(f"watch={watch} must be a number of epochs, or 0 to tell nothing")
+    if watch and plain["federation"] != "none":
+        raise UserError(f"watch={watch} is for training in one place: drop it with federation={plain['federation']}")
+    return watch
 
 
 def _check_dense(plain: Mapping[str, Any]) -> None:
     """Refuse what has no effect where every pixel has a class."""
-    for key in ("recipe", "federation", "precision"):
+    for key in ("recipe", "federation", "precision", "watch"):
         if plain[key] != PLAIN_KEYS[key]:
             raise UserError(f"{key}={plain[key]} is for data with one class an image: drop it with {plain['dataset']}")
 
@@ -119,10 +133,10 @@ def _check_names(plain: Mapping[str, Any]) -> None:
             raise unknown(key, str(plain[key]), names)
 
 
-def _read_recipe(values: Mapping[str, Any], dense: bool) -> Recipe:
-    """Return the named recipe with the changes that were given."""
+def _read_recipe(values: Mapping[str, Any], usual: Recipe | None) -> Recipe:
+    """Return the named recipe, or `usual` in its place, with the changes that were given."""
     changes = {key: read(values[key], RECIPE_KEYS[key], key) for key in values if key in RECIPE_KEYS}
-    return replace(DENSE_RECIPE if dense else RECIPES[str(values.get("recipe", PLAIN_KEYS["recipe"]))], **changes)
+    return replace(usual or RECIPES[str(values.get("recipe", PLAIN_KEYS["recipe"]))], **changes)
 
 
 def _read_federation(values: Mapping[str, Any]) -> FederatedRecipe | None:
