@@ -5,9 +5,13 @@ import torch
 from torch import nn
 
 from fedctta.core.network import Network
+from fedctta.data.catalogue import load
 from fedctta.errors import UserError
 from fedctta.models import build, zoo
 from fedctta.models.vit import Block, ViT, count_halvings, make_patches
+from fedctta.training.central import evaluate
+
+PATH = zoo.PACKAGED / "vit-w48-shapes.safetensors"
 
 
 def small(**options) -> ViT:
@@ -55,6 +59,13 @@ def test_positions_tell_patches_apart():
     assert not torch.allclose(module(x), module(moved), atol=1e-5)
     nn.init.zeros_(module.positions)
     torch.testing.assert_close(module(x), module(moved))
+
+
+def test_the_packaged_weights_know_shapes():
+    test, module = load("shapes", "test"), zoo.load_model("vit-w48", "shapes", weights=PATH)
+    accuracy = evaluate(module, test.images[:400], test.labels[:400])
+    assert accuracy == pytest.approx(zoo.read_card(PATH)["accuracy"], abs=0.04)
+    assert PATH.stat().st_size < 300_000
 
 
 def test_weights_bring_the_size_of_their_patches(tmp_path):
