@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from fedctta.errors import UserError
-from fedctta.models import ARCHITECTURES, build
+from fedctta.models import ARCHITECTURES, build, size_option
 
 # name: parameters for 10 and for 100 classes, BatchNorm layers, BatchNorm channels, feature width
 FACTS = {
@@ -20,6 +20,9 @@ FACTS = {
     "resnext29": (6_807_882, 6_900_132, 31, 12_608, 1_024),
     "resnext29-raw": (6_807_882, 6_900_132, 31, 12_608, 1_024),
     "efficientnet-lite0": (3_383_818, 3_499_108, 49, 21_008, 1_280),
+    "vit-tiny": (2_852_554, 2_869_924, 0, 0, 192),
+    "vit-w48": (127_810, 132_220, 0, 0, 48),
+    "convnext-atto": (3_332_130, 3_361_020, 0, 0, 320),
     "unet": (118_746, 120_276, 10, 320, 16),
     "segformer": (243_082, 247_492, 0, 0, 48),
 }
@@ -51,7 +54,7 @@ def test_counts(name):
     assert {(m.eps, m.momentum) for m in norms} <= {(1e-3 if name.startswith("efficientnet") else 1e-5, 0.1)}
     linear = [m.in_features for m in modules if isinstance(m, nn.Linear)]
     assert linear[-1] == features
-    assert len(linear) == 1 or name == "segformer"
+    assert len(linear) == 1 or layers == 0
     assert not any(m.inplace for m in modules if isinstance(m, nn.ReLU))
 
 
@@ -80,6 +83,19 @@ def test_vmap_over_clients_equals_a_loop(name):
     looped = torch.stack([client(batch) for client, batch in zip(clients, x, strict=True)])
     assert not torch.allclose(looped[0], looped[1])
     torch.testing.assert_close(lifted, looped, rtol=1e-3, atol=1e-4)
+
+
+def test_only_some_are_made_for_a_size():
+    assert [name for name in ARCHITECTURES if size_option(name, 64)] == ["vit-tiny", "vit-w48"]
+    assert size_option("vit-tiny", 64) == {"side": 64}
+    assert size_option("resnet9", 64) == {}
+
+
+@pytest.mark.parametrize(("name", "most"), [("vit-tiny", 3_000_000), ("convnext-atto", 4_000_000)])
+def test_models_with_layer_norm_are_small_for_larger_images_too(name, most):
+    with torch.device("meta"):
+        module = ARCHITECTURES[name].make(classes=200, **size_option(name, 64))
+    assert sum(p.numel() for p in module.parameters()) <= most
 
 
 def test_the_seed_decides_the_weights_and_nothing_else_changes():

@@ -77,6 +77,8 @@ def test_weights_of_ones_own_come_before_packaged_ones(home):
 def test_absent_weights_name_the_command(home):
     with pytest.raises(UserError, match="fedctta pretrain model=resnet8-w16 dataset=cifar10`"):
         zoo.load_model(MODEL, "cifar10-c")
+    with pytest.raises(UserError, match="no weights of vit-tiny for cifar10: run `fedctta pretrain model=vit-tiny"):
+        zoo.load_model("vit-tiny", "cifar10")
 
 
 def complaint(path: Path, model: str = MODEL, classes: int = 10) -> str:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from fedctta.errors import UserError
 from fedctta.models import build
-from fedctta.training.central import compute_loss, divergence, evaluate, train
-from fedctta.training.recipe import RECIPES, Recipe
+from fedctta.training.central import compute_loss, divergence, evaluate, make_optimizer, train
+from fedctta.training.recipe import LAYER_NORM, RECIPES, Recipe
 
 SHORT = Recipe(epochs=4, batch=32, lr=0.1)
 
@@ -37,6 +37,7 @@ def fresh() -> nn.Module:
     [
         SHORT,
         replace(RECIPES["paper"], epochs=4, batch=32),
+        replace(LAYER_NORM, epochs=4, batch=32),
         replace(RECIPES["augmix"], epochs=4, batch=32),
         replace(RECIPES["augmix"], epochs=4, batch=32, consistency=12.0),
     ],
@@ -116,6 +117,17 @@ def test_bf16_learns_alike():
     images, labels = stripes(64)
     module = train(fresh(), images, labels, replace(SHORT, epochs=1), bf16=True)
     assert {tensor.dtype for tensor in module.parameters()} == {torch.float32}
+
+
+def test_adamw_lets_matrices_decay_and_vectors_not():
+    module = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+    for weight in module.parameters():
+        nn.init.ones_(weight)
+        weight.grad = torch.zeros_like(weight)
+    make_optimizer(module, replace(LAYER_NORM, lr=0.5, weight_decay=0.2), fused=False).step()
+    assert module[0].weight.unique().item() == pytest.approx(0.9)
+    assert all((weight == 1).all() for weight in (module[0].bias, module[1].weight, module[1].bias))
+    assert make_optimizer(nn.LayerNorm(2), LAYER_NORM, fused=False).param_groups[0]["weight_decay"] == 0
 
 
 @pytest.mark.gpu

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedctta.errors import UserError
+from fedctta.models import ARCHITECTURES
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.plan import read_plan
-from fedctta.training.recipe import FINE_TUNE, RECIPES, STEPS
+from fedctta.training.recipe import BY_MODEL, FINE_TUNE, LAYER_NORM, RECIPES, STEPS
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +35,14 @@ def test_masks_are_learnt_by_their_own_model_and_recipe():
     assert (plan.recipe.epochs, plan.recipe.lr) == (3, DENSE_RECIPE.lr)
 
 
+def test_models_with_layer_norm_have_a_standard_recipe_of_their_own(home):
+    plan = read_plan({"model": "vit-tiny", "epochs": "3", "watch": "2"})
+    assert plan.recipe == replace(LAYER_NORM, epochs=3)
+    assert (plan.path.name, plan.watch) == ("vit-tiny-cifar10.safetensors", 2)
+    assert read_plan({"model": "vit-tiny", "recipe": "paper"}).recipe == RECIPES["paper"]
+    assert BY_MODEL.keys() <= ARCHITECTURES.keys()
+
+
 @pytest.mark.parametrize(("words", "batch"), [({}, 64), ({"batch": "10"}, 10)])
 def test_source_clients_share_a_batch_unless_it_is_given(words, batch):
     plan = read_plan({"federation": "fedavg", "source_clients": "4", "rounds": "3", "local_epochs": "2", **words})
@@ -53,6 +63,9 @@ def test_source_clients_share_a_batch_unless_it_is_given(words, batch):
         ({"dataset": "shapes", "consistency": "12"}, "add augment=augmix"),
         ({"dataset": "shapes", "model": "resnext29-raw"}, "takes the weights of resnext29: train that one"),
         ({"dataset": "scenes", "recipe": "paper"}, "recipe=paper is for data with one class an image"),
+        ({"dataset": "scenes", "watch": "1"}, "watch=1 is for data with one class an image"),
+        ({"dataset": "shapes", "watch": "-1"}, "watch=-1 must be a number of epochs"),
+        ({"dataset": "shapes", "watch": "1", "federation": "fedavg"}, "watch=1 is for training in one place"),
         ({"dataset": "shapes", "size": "8"}, "layout and size are for dataset=masked"),
         ({"dataset": "shapes", "model": "unet"}, "model=unet predicts every pixel"),
         ({"federation": "fedagv"}, "unknown federation 'fedagv': did you mean fedavg"),

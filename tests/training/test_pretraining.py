@@ -55,6 +55,19 @@ def untested(monkeypatch):
     monkeypatch.setattr("fedctta.training.pretraining.load_domains", lambda *args, folder: none)
 
 
+def test_watching_tells_of_the_test_images_and_changes_nothing(monkeypatch, untested):
+    shapes = load("shapes", "test")
+    few = Images(shapes.images[:40], shapes.labels[:40], shapes.classes)
+    monkeypatch.setattr("fedctta.training.pretraining.load", lambda *args: few)
+    asked, told = {"model": "vit-w48", "dataset": "shapes", "epochs": "5", "batch": "20", "device": "cpu"}, []
+    path, _ = pretrain({**asked, "watch": "2"}, on_accuracy=lambda *args: told.append(args))
+    assert told == [(2, 0.5), (4, 0.5)]
+    watched = path.read_bytes()
+    path, _ = pretrain(asked, on_accuracy=lambda *args: told.append(args))
+    assert len(told) == 2
+    assert path.read_bytes() == watched
+
+
 def test_what_clients_trained_together_is_named_and_told(home, monkeypatch, untested):
     shapes = load("shapes", "test")
     few = Images(shapes.images[:60], shapes.labels[:60], shapes.classes)

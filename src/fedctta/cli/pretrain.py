@@ -34,7 +34,10 @@ def pretrain(
         def show(done: int, total: int, loss: float) -> None:
             bar.update(task, completed=done, total=total, loss=f"loss {loss:.4f}")
 
-        path, card = (learn if "method" in values else pretrain_model)(values, show)
+        def tell(done: int, accuracy: float) -> None:
+            err.print(f"epoch {done}: accuracy {100 * accuracy:.2f} %")
+
+        path, card = learn(values, show) if "method" in values else pretrain_model(values, show, tell)
     if "method" in values:
         name, losses = card["method"], card["losses"]
         learnt = adapters.classes()[name].learns

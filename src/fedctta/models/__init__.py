@@ -19,12 +19,14 @@ import torch
 from torch import nn
 
 from fedctta.errors import UserError, unknown
+from fedctta.models.convnext import ConvNeXt
 from fedctta.models.efficientnet import EfficientNetLite0
 from fedctta.models.inputs import to_input
 from fedctta.models.resnet import resnet8, resnet18
 from fedctta.models.resnext import ResNeXt29
 from fedctta.models.segformer import SegFormer
 from fedctta.models.unet import UNet
+from fedctta.models.vit import ViT
 from fedctta.models.wide_resnet import wrn_28_10, wrn_40_2
 
 __all__ = ["ARCHITECTURES", "Architecture", "build", "model_for", "to_input"]
@@ -63,6 +65,15 @@ ARCHITECTURES = {
     "efficientnet-lite0": Architecture(
         "EfficientNet-Lite0, which starts from ImageNet, input normalised inside", 3_383_818, EfficientNetLite0
     ),
+    "vit-tiny": Architecture("small vision transformer with LayerNorm only, input normalised inside", 2_852_554, ViT),
+    "vit-w48": Architecture(
+        "the same a quarter as wide, with four blocks and larger patches, for the embedded data",
+        127_810,
+        partial(ViT, width=48, depth=4, grid=4),
+    ),
+    "convnext-atto": Architecture(
+        "ConvNeXt-Atto for small images, with LayerNorm only, input normalised inside", 3_332_130, ConvNeXt
+    ),
     "unet": Architecture("small U-Net with BatchNorm, for every pixel, raw input", 118_746, UNet, dense=True),
     "segformer": Architecture(
         "small SegFormer with LayerNorm only, for every pixel, raw input", 243_082, SegFormer, dense=True
@@ -83,6 +94,16 @@ def model_for(dataset: str, model: str = "auto", dense: bool = False) -> str:
     if model != "auto":
         return model
     return "unet" if dense else USUAL.get(dataset.removesuffix("-c"), "resnet8")
+
+
+def size_option(name: str, side: int) -> dict[str, int]:
+    """Return the option that makes the network `name` for images of `side` pixels, if it is made for a size.
+
+    >>> size_option("vit-tiny", 64), size_option("resnet8", 64)
+    ({'side': 64}, {})
+    """
+    known = inspect.signature(ARCHITECTURES[name].make).parameters if name in ARCHITECTURES else {}
+    return {"side": side} if "side" in known else {}
 
 
 def build(name: str, classes: int = 10, *, seed: int = 0, **options: Any) -> nn.Module:

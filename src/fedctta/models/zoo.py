@@ -21,6 +21,7 @@ from fedctta.errors import UserError, unknown
 from fedctta.files import whole
 from fedctta.models import ARCHITECTURES, build
 from fedctta.models.checkpoints import read_tensors, strip_prefix
+from fedctta.models.vit import ViT
 
 PACKAGED = Path(__file__).parent / "weights"
 
@@ -100,8 +101,10 @@ def _words(variant: str) -> str:
 
 def load_weights(module: nn.Module, path: Path) -> None:
     """Fill `module` with the tensors of a file (see `checkpoints`), which must be exactly the module's own."""
+    stored = strip_prefix(_without_counters(read_tensors(path)), _state(module))
+    if isinstance(module, ViT):  # made for one size of images, and the file knows which
+        module.fit(stored)
     wanted = _state(module)
-    stored = strip_prefix(_without_counters(read_tensors(path)), wanted)
     mismatch = _first_mismatch(wanted, stored)
     if mismatch is not None:
         raise UserError(f"{path} does not fit this network ({mismatch}): choose the model it was made for")

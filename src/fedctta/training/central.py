@@ -112,8 +112,15 @@ def check_pairs(images: NDArray[Any] | Tensor, labels: NDArray[Any] | Tensor) ->
 
 
 def make_optimizer(module: nn.Module, recipe: Recipe, fused: bool) -> torch.optim.Optimizer:
-    """Return the recipe's optimiser of all parameters; `fused` is for speed on CUDA."""
+    """Return the recipe's optimiser of all parameters; `fused` is for speed on CUDA.
+
+    AdamW leaves vectors (biases, scales and shifts of normalisation layers) without decay, as is usual with it.
+    """
     options: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": fused}
+    if recipe.optimizer == "adamw":
+        matrices, vectors = ([p for p in module.parameters() if (p.ndim > 1) == several] for several in (True, False))
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        return torch.optim.AdamW([group for group in groups if group["params"]], **options)
     if recipe.optimizer == "adam":
         return torch.optim.Adam(module.parameters(), **options)
     return torch.optim.SGD(module.parameters(), momentum=recipe.momentum, nesterov=recipe.momentum > 0, **options)

@@ -19,7 +19,7 @@ from fedctta.models.zoo import FEDERATIONS, cached_path, variant, weights_of
 from fedctta.registry import parameter_types, read, read_names
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.federated import FederatedRecipe
-from fedctta.training.recipe import FINE_TUNE, RECIPES, STEPS, Recipe
+from fedctta.training.recipe import BY_MODEL, FINE_TUNE, RECIPES, STEPS, Recipe
 from fedctta.training.starting_weights import STARTS
 
 PLAIN_KEYS = {
@@ -33,6 +33,7 @@ PLAIN_KEYS = {
     "layout": "auto",
     "size": None,
     "train": None,
+    "watch": 0,
     "out": None,
 }
 PRECISIONS = ("float32", "bf16")
@@ -57,6 +58,7 @@ class Plan:
     size: int | None
     train: tuple[str, ...] = ()  # the domains of a public set to train on
     until: int | None = None  # steps after which training ends, in place of the recipe's epochs
+    watch: int = 0  # epochs from one look at the test images to the next
 
     @property
     def dense(self) -> bool:
@@ -93,7 +95,8 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
     if plain["out"] is None and weights_of(model) != model:
         raise UserError(f"{model} takes the weights of {weights_of(model)}: train that one, or give out=PATH")
     tunes = model in STARTS and dataset in PUBLIC and "recipe" not in values
-    usual = FINE_TUNE if tunes else DENSE_RECIPE if is_dense(dataset) else None
+    by_model = BY_MODEL.get(model) if plain["recipe"] == "standard" else None
+    usual = FINE_TUNE if tunes else DENSE_RECIPE if is_dense(dataset) else by_model
     recipe, federation = _read_recipe(values, usual), _read_federation(values)
     if federation is not None:
         batch = recipe.batch if "batch" in values else federation.share(recipe.batch)
@@ -111,6 +114,7 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
         layout=str(plain["layout"]),
         size=read(plain["size"], int | None, "size"),
         train=train,
+        watch=_read_watch(plain),
         until=STEPS if train and usual and federation is None and "epochs" not in values else None,
     )
 
@@ -132,9 +136,21 @@ def _read_train(plain: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in known if name in names)
 
 
+def _read_watch(plain: Mapping[str, Any]) -> int:
+    """Return after how many epochs the accuracy is told each time; 0 for never."""
+    watch: int = read(plain["watch"], int, "watch")
+    if watch < 0:
+        raise UserError(f"watch={watch} must be a number of epochs, or 0 to tell nothing")
+    if watch and plain["federation"] != "none":
+        raise UserError(f"watch={watch} is for training in one place: drop it with federation={plain['federation']}")
+    if watch and (is_dense(str(plain["dataset"])) or plain["dataset"] in PUBLIC):
+        raise UserError(f"watch={watch} is for sets with test images of one class each: drop it with {plain['dataset']}")
+    return watch
+
+
 def _check_dense(plain: Mapping[str, Any]) -> None:
     """Refuse what has no effect where every pixel has a class."""
-    for key in ("recipe", "federation", "precision"):
+    for key in ("recipe", "federation", "precision", "watch"):
         if plain[key] != PLAIN_KEYS[key]:
             raise UserError(f"{key}={plain[key]} is for data with one class an image: drop it with {plain['dataset']}")
 

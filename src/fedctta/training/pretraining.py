@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fedctta.data.corrupted import load_domains
 from fedctta.data.domains import Domains
 from fedctta.data.public import load_public, training_part
 from fedctta.files import require_writable
-from fedctta.models import build
+from fedctta.models import build, size_option
 from fedctta.models.zoo import save_weights
 from fedctta.training.card import make_card
 from fedctta.training.central import OnProgress, evaluate, train
@@ -30,7 +30,13 @@ SEVERITY = 5
 """Of the corruptions that a model is judged on."""
 
 
-def pretrain(values: Mapping[str, Any], on_progress: OnProgress | None = None) -> tuple[Path, dict[str, Any]]:
+OnAccuracy = Callable[[int, float], None]
+"""Called with the epochs done and the accuracy on the test images."""
+
+
+def pretrain(
+    values: Mapping[str, Any], on_progress: OnProgress | None = None, on_accuracy: OnAccuracy | None = None
+) -> tuple[Path, dict[str, Any]]:
     """Train the model described by `values` and return the path of its weights and its card.
 
     Keys: model, dataset, recipe (a named one), device, precision (bf16 trains faster on CUDA), folder (where the data
@@ -39,12 +45,15 @@ def pretrain(values: Mapping[str, Any], on_progress: OnProgress | None = None) -
     `FederatedRecipe` (source_clients, rounds, local_epochs, skew, memory) tell how; unless batch is given, clients
     share the recipe's, so that an epoch has about as many steps as it would have for one alone. With dataset=scenes,
     or masked and a folder (its layout, and the size to resize to), the model predicts every pixel. With a public set
-    (dataset=pacs), train names the domains to train on; their held-out images are left for runs.
+    (dataset=pacs), train names the domains to train on; their held-out images are left for runs. With watch=N,
+    `on_accuracy` hears of the test images after every N epochs; nothing is chosen by it.
     """
     plan = read_plan(values)
     require_writable(plan.path.parent)
-    train_model = _train_dense if plan.dense else _train_on_domains if plan.train else _train_classifier
-    module, card = train_model(plan, on_progress)
+    if plan.dense or plan.train:
+        module, card = (_train_dense if plan.dense else _train_on_domains)(plan, on_progress)
+    else:
+        module, card = _train_classifier(plan, on_progress, on_accuracy)
     save_weights(module, plan.path, card)
     return plan.path, card
 
@@ -84,13 +93,23 @@ def _train_on_domains(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Mo
     return module, make_card(plan.model, plan.dataset, module, plan.recipe, plan.device, clean, **more)
 
 
-def _train_classifier(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Module, dict[str, Any]]:
+def _train_classifier(
+    plan: Plan, on_progress: OnProgress | None, on_accuracy: OnAccuracy | None
+) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model that predicts one class an image, and its card."""
     images, test = load(plan.dataset, "train", plan.folder), load(plan.dataset, "test", plan.folder)
     # before training: what is missing is told at once
     domains = load_domains(f"{plan.dataset}-c", SEVERITY, folder=plan.folder)
-    module = build(plan.model, len(images.classes), seed=plan.recipe.seed)
-    _train(module, images, plan, on_progress)
+    sized = size_option(plan.model, min(images.images.shape[1:3]))
+    module = build(plan.model, len(images.classes), seed=plan.recipe.seed, **sized)
+
+    def tell(done: int, total: int, loss: float) -> None:
+        if on_progress is not None:
+            on_progress(done, total, loss)
+        if on_accuracy is not None and plan.watch and done % plan.watch == 0:
+            on_accuracy(done, evaluate(module, test.images, test.labels, plan.device))
+
+    _train(module, images, plan, tell)
     return module, _judge(module, plan, test, domains)
 
 

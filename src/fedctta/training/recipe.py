@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedctta.errors import UserError, unknown
 
@@ -48,7 +48,7 @@ class Recipe:
 
 
 _CHOICES = {
-    "optimizer": ("sgd", "adam"),
+    "optimizer": ("sgd", "adam", "adamw"),
     "schedule": ("onecycle", "cosine", "constant"),
     "augment": ("crop+flip", "augmix", "none"),
 }
@@ -77,6 +77,17 @@ def epochs_of(steps: int, images: int, batch: int) -> int:
     (24, 450)
     """
     return max(1, round(steps / max(1, images // batch)))
+
+
+LAYER_NORM = Recipe(epochs=100, batch=512, optimizer="adamw", lr=1e-3, weight_decay=0.05, label_smoothing=0.1)
+"""The standard recipe of models with LayerNorm only: `BY_MODEL`."""
+
+BY_MODEL = {
+    "vit-tiny": LAYER_NORM,
+    "vit-w48": replace(LAYER_NORM, epochs=40, batch=64, lr=2e-3),
+    "convnext-atto": LAYER_NORM,
+}
+"""Standard recipes of models that do not take the usual one."""
 
 
 def learning_rate(recipe: Recipe, done: float) -> float:
