@@ -21,7 +21,7 @@ MODELS = {
     "convnext": partial(ConvNeXt, widths=(8, 16), depths=(1, 1)),
 }
 NEEDS_BATCHNORM = {"bn", "recall", "norm-alpha", "norm-ema", "dua", "rotta", "bbn"}
-SURE = {"vit": 5, "convnext": 20}  # times the logits, for methods that leave out images
+SURE = 5  # times the logits, for methods that leave out images
 PARAMETERS = {
     "grad": {"lr": 1e-3},
     "cotta": {"views": 2},
@@ -43,7 +43,7 @@ def make_network(name, device="cpu"):
         torch.manual_seed(1)
         module = MODELS[name](3)
     with torch.no_grad():
-        module.head.weight *= SURE[name]
+        module.head.weight *= SURE
     return Network(module, device)
 
 
