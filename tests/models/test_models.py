@@ -23,10 +23,12 @@ FACTS = {
     "vit-tiny": (2_852_554, 2_869_924, 0, 0, 192),
     "vit-w48": (127_810, 132_220, 0, 0, 48),
     "convnext-atto": (3_332_130, 3_361_020, 0, 0, 320),
+    "conv1d": (33_430, 39_280, 4, 166, 64),
     "unet": (118_746, 120_276, 10, 320, 16),
     "segformer": (243_082, 247_492, 0, 0, 48),
 }
 DENSE = ("unet", "segformer")
+SERIES = (6, 100)
 BIG = ("wrn-28-10",)
 ALL = [pytest.param(name, marks=[pytest.mark.slow] if name in BIG else []) for name in FACTS]
 
@@ -49,7 +51,7 @@ def test_counts(name):
         assert sum(p.numel() for p in skeleton(name, classes).parameters()) == count
     assert ARCHITECTURES[name].parameters == ten
     modules = list(skeleton(name, 10).modules())
-    norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
+    norms = [m for m in modules if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     assert (len(norms), sum(m.num_features for m in norms)) == (layers, channels)
     assert {(m.eps, m.momentum) for m in norms} <= {(1e-3 if name.startswith("efficientnet") else 1e-5, 0.1)}
     linear = [m.in_features for m in modules if isinstance(m, nn.Linear)]
@@ -61,7 +63,7 @@ def test_counts(name):
 @pytest.mark.parametrize("name", ALL)
 def test_forward(name):
     module = build(name, classes=7).eval()
-    x = torch.rand(2, 3, 32, 32)
+    x = torch.rand(2, *(SERIES if name == "conv1d" else (3, 32, 32)))
     before = x.clone()
     features: list[torch.Tensor] = []
     head = [m for m in module.modules() if isinstance(m, nn.Linear)][-1]
@@ -70,14 +72,14 @@ def test_forward(name):
     assert logits.shape == ((2, 7, 32, 32) if name in DENSE else (2, 7))
     assert features[0].shape == ((2, 32, 32, FACTS[name][4]) if name in DENSE else (2, FACTS[name][4]))
     assert torch.equal(x, before)
-    last = x.contiguous(memory_format=torch.channels_last)
+    last = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.mT.contiguous().mT
     torch.testing.assert_close(module(last), logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_vmap_over_clients_equals_a_loop(name):
     clients = [build(name, seed=seed).eval() for seed in (0, 1)]
-    x = torch.rand(2, 2, 3, 32, 32)
+    x = torch.rand(2, 2, *(SERIES if name == "conv1d" else (3, 32, 32)))
     params, buffers = stack_module_state(clients)
     lifted = vmap(lambda p, b, xs: functional_call(clients[0], (p, b), (xs,)))(params, buffers, x)
     looped = torch.stack([client(batch) for client, batch in zip(clients, x, strict=True)])

@@ -154,3 +154,38 @@ def test_a_value_may_be_the_number_of_slots(write):
     assert [restart(False), restart(True), restart(False, slots="50")] == [10, 5, 50]
     with pytest.raises(UserError, match=r'fedavgm.restart = "slots" needs slots'):
         load_paper(write(text.replace("run = { slots = 10 }", "")))
+
+
+GAINS = """
+[[panel]]
+name = "Batch 10"
+by = "domain"
+baseline = "{baseline}"
+columns.photo = {{ batch = 10 }}
+columns.sketch = {{ batch = 20 }}
+rows.None = {{ adapter = "none" }}
+"""
+
+
+def test_a_panel_by_domain_is_one_table_per_column(tmp_path):
+    path = tmp_path / "gains.toml"
+    path.write_text(GAINS.format(baseline="None"))
+    one, two = load_paper(str(path)).panels
+    assert (one.name, two.name, two.group, two.baseline) == ("Batch 10, photo", "Batch 10, sketch", "Batch 10", "None")
+    assert list(two.columns) == ["sketch"]
+
+
+def test_a_baseline_is_a_row(tmp_path):
+    path = tmp_path / "gains.toml"
+    path.write_text(GAINS.format(baseline="Nobody"))
+    with pytest.raises(UserError, match="unknown baseline"):
+        load_paper(str(path))
+
+
+def test_a_ranking_names_presets_that_are_there(tmp_path):
+    path = tmp_path / "ranks.toml"
+    path.write_text('presets = ["natural-pacs"]')
+    assert load_paper(str(path)).presets == ("natural-pacs",)
+    path.write_text('presets = ["natural-moon"]')
+    with pytest.raises(UserError, match="unknown preset"):
+        load_paper(str(path))

@@ -109,3 +109,9 @@ def test_a_public_set_is_trained_on_by_domain(pets, home):
 def test_what_does_not_fit_a_public_set_is_refused(words, message):
     with pytest.raises(UserError, match=message):
         read_plan(words)
+
+
+@pytest.mark.parametrize("values", [{"dataset": "scenes", "model": "unet"}, {"dataset": "pacs", "train": "photo"}])
+def test_watch_is_refused_where_it_would_tell_nothing(values):
+    with pytest.raises(UserError, match=r"watch=2 is for sets with test images"):
+        read_plan({**values, "watch": 2})

@@ -25,6 +25,9 @@ def reproduce(
         bool, typer.Option("--gather", help="Run nothing: compare what is kept so far, seeds as there are.")
     ] = False,
     jobs: Annotated[int, typer.Option(help="Cells played at once, each in a process of its own.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Run nothing: say how many runs there are, and what must be trained.")
+    ] = False,
     folder: Annotated[Path, typer.Option("--out", help="Folder for finished cells and reports.")] = Path("runs"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
@@ -35,6 +38,7 @@ def reproduce(
     if name is None:
         print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
         return
+    from fedctta.papers.reproduction import foresee
     from fedctta.papers.reproduction import reproduce as run_reproduction
     from fedctta.report.comparison import print_comparison
     from fedctta.runs.settings import parse_single
@@ -42,6 +46,11 @@ def reproduce(
     values = parse_single(words or [], "a reproduction")
     refuse_options(values, run_reproduction, "device")
     values["device"] = device
+    if dry_run:
+        for part in foresee(name, seeds=seeds, quick=quick, panels=panel or (), shard=shard, out=folder, **values):
+            for line in part.told():
+                out.print(line, soft_wrap=True, highlight=False)
+        return
     try:
         result = run_reproduction(
             name,

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from fedctta.errors import UserError, unknown
+from fedctta.models.conv1d import Conv1d
 from fedctta.models.convnext import ConvNeXt
 from fedctta.models.efficientnet import EfficientNetLite0
 from fedctta.models.inputs import to_input
@@ -37,7 +38,7 @@ class Architecture:
     """One network: what it is, its number of parameters for ten classes, and the function that makes it.
 
     `weights_of` names the model whose trained weights it takes, where these are not its own. `dense` says whether it
-    gives logits for every pixel.
+    gives logits for every pixel, `series` whether it reads series [B, channels, time] in place of images.
     """
 
     description: str
@@ -45,6 +46,7 @@ class Architecture:
     make: Callable[..., nn.Module]
     weights_of: str | None = None
     dense: bool = False
+    series: bool = False
 
 
 ARCHITECTURES = {
@@ -74,6 +76,9 @@ ARCHITECTURES = {
     "convnext-atto": Architecture(
         "ConvNeXt-Atto for small images, with LayerNorm only, input normalised inside", 3_332_130, ConvNeXt
     ),
+    "conv1d": Architecture(
+        "three 1-d convolutions with BatchNorm, for series of six channels", 33_430, Conv1d, series=True
+    ),
     "unet": Architecture("small U-Net with BatchNorm, for every pixel, raw input", 118_746, UNet, dense=True),
     "segformer": Architecture(
         "small SegFormer with LayerNorm only, for every pixel, raw input", 243_082, SegFormer, dense=True
@@ -82,6 +87,7 @@ ARCHITECTURES = {
 
 USUAL = {"cifar10": "resnet8", "cifar100": "resnext29", "shapes": "resnet8-w16"}
 USUAL |= {"tiny-imagenet": "resnet18", "pacs": "efficientnet-lite0", "office-caltech": "efficientnet-lite0"}
+USUAL |= {"watch": "conv1d"}
 """The models that are meant by "auto"; for other data it is ResNet-8, and the U-Net where every pixel has a class."""
 
 

@@ -32,7 +32,19 @@ def compare(panel: Panel, grid: Cells, seeds: int, found: Found) -> Comparison:
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns, lines = (lay_out_settings if panel.by == "mean" else lay_out_parts)(panel, cells, rows)
     runs = {cell: records for cell, (records, _) in cells.items()}
-    return Comparison(panel.name, columns, lines, panel.by, panel.figure, panel.axis, panel.text, runs, panel.metric)
+    return Comparison(
+        panel.name,
+        columns,
+        lines,
+        panel.by,
+        panel.figure,
+        panel.axis,
+        panel.text,
+        runs,
+        panel.metric,
+        panel.baseline,
+        panel.group,
+    )
 
 
 def lay_out_settings(panel: Panel, cells: Mapping[tuple[str, str], Seeds], rows: Sequence[str]) -> Grid:

@@ -30,7 +30,7 @@ class Lacking:
 
     def reason(self, experiment: Experiment, cache: Cache) -> str:
         """Return why the experiment's data cannot be had, or nothing if they can."""
-        data = data_keys(experiment)
+        data = *data_keys(experiment), experiment.model, experiment.weights  # weights decide what is held out
         if data not in self._reasons:
             try:
                 cache.data(experiment)

@@ -34,21 +34,24 @@ class Plan:
 def make_plan(name: str, seeds: int, quick: bool, panels: Sequence[str], shard: str, values: Mapping[str, Any]) -> Plan:
     """Return what is to be run; a cell that panels share is run once."""
     paper = load_paper(name)
-    chosen = choose_panels(paper, panels)
     choose_device(str(values.get("device", "auto")))  # refused before anything runs
-    grids = tuple(paper.cells(each, quick, values) for each in chosen)
+    found = [(panel, paper.cells(panel, quick, values)) for panel in choose_panels(paper, panels)]
+    found = [(panel, cells) for panel, cells in found if cells]  # --quick may drop all of a table
+    if not found:
+        raise UserError("--quick leaves these panels out: drop it, or choose others")
+    chosen, grids = (panel for panel, _ in found), tuple(cells for _, cells in found)
     every = {experiment.fingerprint: experiment for grid in grids for experiment in grid.values()}
     seeded = [replace(experiment, seed=seed) for seed in range(seeds) for experiment in every.values()]
     return Plan(paper, tuple(chosen), grids, seeds, tuple(take_shard(seeded, shard)))
 
 
 def choose_panels(paper: Paper, names: Sequence[str]) -> list[Panel]:
-    """Return the panels of these names; without names, all."""
-    known = [panel.name for panel in paper.panels]
+    """Return the panels of these names, or all columns of a panel of such a name; without names, all."""
+    known = list(dict.fromkeys(name for panel in paper.panels for name in (panel.group, panel.name) if name))
     for name in names:
         if name not in known:
             raise unknown(f"panel of {paper.name}", name, known)
-    return [panel for panel in paper.panels if not names or panel.name in names]
+    return [panel for panel in paper.panels if not names or {panel.name, panel.group} & set(names)]
 
 
 def take_shard(experiments: Sequence[Experiment], shard: str) -> Sequence[Experiment]:

@@ -7,7 +7,7 @@ therefore share cells, an interrupted reproduction continues where it stopped, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from rich.console import Console
 
 from fedctta.errors import UserError
 from fedctta.files import require_writable
+from fedctta.papers.forecast import Forecast, forecast
 from fedctta.papers.gathering import compare, describe_shortening
 from fedctta.papers.missing import Lacking
 from fedctta.papers.planning import Plan, check_lengths, make_plan
 from fedctta.papers.playing import find_cells, play_cells
-from fedctta.papers.tables import Paper
+from fedctta.papers.sources import find_trainings, train_sources
+from fedctta.papers.tables import Paper, load_paper
 from fedctta.report.comparison import UNAVAILABLE, Comparison
+from fedctta.report.gains import add_summaries, group_of, rank, sum_up
 from fedctta.report.reproduction import Story, write_reproduction
 from fedctta.runs.build import choose_methods, choose_slots
 from fedctta.runs.cache import Cache
@@ -36,9 +39,15 @@ class Reproduction:
     tables: tuple[Comparison, ...]
     command: str
     quick: str = ""  # what --quick changed, if it was given
+    parts: tuple[Reproduction, ...] = ()  # of a ranking: the presets whose methods are ranked
 
     def write(self, folder: str | Path) -> Path:
-        """Write the page, the Markdown file, the numbers and the figures; return the page's path."""
+        """Write the page, the Markdown file, the numbers and the figures; return the page's path.
+
+        The pages of parts go to folders beside this one.
+        """
+        for part in self.parts:
+            part.write(Path(folder).parent / part.paper.name)
         story = Story(
             name=self.paper.name,
             title=self.paper.title,
@@ -52,7 +61,8 @@ class Reproduction:
     @property
     def failed(self) -> list[str]:
         """Return the cells that failed for other reasons than missing data."""
-        reasons = [item for table in self.tables for item in table.missing().items()]
+        tables = [*self.tables, *(table for part in self.parts for table in part.tables)]
+        reasons = [item for table in tables for item in table.missing().items()]
         return [cell for reason, cells in reasons if not reason.startswith(UNAVAILABLE) for cell in cells]
 
 
@@ -75,25 +85,65 @@ def reproduce(
     `values` are experiment keys that win over the preset's (`device="cpu"`, `weights="auto"`). `shard="2/6"` runs
     every sixth cell only, beginning with the second, so that several machines can share the work; a last call
     without it gathers the whole table. With `gather` nothing is run: the table is what is kept so far. `jobs` cells are
-    played at once.
+    played at once. Source models that the preset trains and that are not there are trained first. A preset that names
+    other presets plays these and ranks their methods.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     if gather and shard != "1/1":
         raise UserError("--gather shows all cells: leave --shard out")
+    console = console or Console(stderr=True)
+    command = write_command(name, seeds, quick, gather, panels, values)
+    if (paper := load_paper(name)).presets:
+        if panels:
+            raise UserError(f"{name} ranks whole presets: leave --panel out, or name one of {', '.join(paper.presets)}")
+        options: dict[str, Any] = {"seeds": seeds, "quick": quick, "shard": shard, "gather": gather, "jobs": jobs}
+        options |= {"out": out, "progress": progress, "console": console, **values}
+        parts = tuple(reproduce(each, **options) for each in paper.presets)
+        quickened = "; ".join(dict.fromkeys(part.quick for part in parts if part.quick))
+        return Reproduction(paper, rank_presets(parts), command, quickened, parts)
     plan = make_plan(name, seeds, quick, panels, shard, values)
     folder, cache, lacking = Path(out), Cache(), Lacking()
     require_writable(folder / "runs")
+    if not gather:
+        train_sources(find_trainings(plan.paper, plan.mine), lambda line: console.print(line, soft_wrap=True))
     for panel, grid in zip(plan.panels, plan.grids, strict=True):
         check_lengths(panel, grid, cache, lacking)
     if gather:
         found = find_cells(plan.mine, cache, lacking, folder)
     else:
-        bar = RoundBar(console or Console(stderr=True), progress)
+        bar = RoundBar(console, progress)
         found = play_cells(plan.mine, cache, lacking, folder, jobs, bar)
     tables = [compare(each, grid, seeds, found) for each, grid in zip(plan.panels, plan.grids, strict=True)]
-    command = write_command(name, seeds, quick, gather, panels, values)
-    return Reproduction(plan.paper, tuple(tables), command, _say_quick(plan, tables, cache, values) if quick else "")
+    quickened = _say_quick(plan, tables, cache, values) if quick else ""
+    return Reproduction(plan.paper, add_summaries(tables), command, quickened)
+
+
+def rank_presets(parts: Sequence[Reproduction]) -> tuple[Comparison, ...]:
+    """Return the ranking of all methods over the first group of tables of every preset, and these groups' summaries."""
+    summaries = {}
+    for part in parts:
+        tables = [table for table in part.tables if table.base is not None]
+        first = [table for table in tables if group_of(table) == group_of(tables[0])]
+        if first:
+            summaries[part.paper.title] = replace(sum_up(first), name=part.paper.title)
+    return rank(summaries), *summaries.values()
+
+
+def foresee(
+    name: str,
+    *,
+    seeds: int = 1,
+    quick: bool = False,
+    panels: Sequence[str] = (),
+    shard: str = "1/1",
+    out: str | Path = "runs",
+    **values: Any,
+) -> list[Forecast]:
+    """Run nothing: return what `reproduce` would do, for every preset that has a part in it."""
+    names = load_paper(name).presets or (name,)
+    plans = [make_plan(each, seeds, quick, panels, shard, values) for each in names]
+    return [forecast(plan, Path(out)) for plan in plans]
 
 
 def _say_quick(plan: Plan, tables: Sequence[Comparison], cache: Cache, values: Mapping[str, Any]) -> str:

@@ -3,6 +3,8 @@
 A file holds one or more panels. A panel is a grid: its columns are settings, its rows are methods, and a cell is the
 experiment that puts a row into a column. `by` says what the printed numbers are: the mean of every cell, or, for a
 panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`.
+A panel by `domain` with several columns is one table per column; it has no published numbers. `baseline` names the row
+whose numbers are taken from all others': gains.
 The number of the whole run stands last then, and a row has as many numbers as it has parts when run, or "-" for one not
 known.
 They are accuracies unless `metric` names another measure (by domain and client also `major` and `minor`; only as a mean
@@ -21,6 +23,10 @@ They are accuracies unless `metric` names another measure (by domain and client 
     published.FedAvg = [61.45, [67.41, 0.27]]     # in the order of the columns; [mean, spread]; "-" is not known;
                                                   # "64.5 + 5.3" is not printed, but follows from what is
 
+Source models that are not there are trained before the first run, on the domains that `weights` names ("photo+art").
+`pretrain` adds words of `fedctta pretrain` to that; `pretrain.quick` adds those for weights whose name ends in "-quick"
+(or is "quick"). A file with `presets` in place of panels ranks the methods of these presets.
+
 Later ones win: the file's `run`, the panel's, the column's, the row's; `quick` likewise, on top. A value of "slots" is
 the cell's number of slots: `fedavgm.restart = "slots"` restarts with every domain, however long it lasts.
 """
@@ -29,7 +35,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -72,11 +78,13 @@ class Panel:
     figure: Figure = "dots"
     axis: str = ""
     text: str = ""
+    baseline: str = ""  # the row that gains are counted from
+    group: str = ""  # the panel that this one is a column of, if it is one
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One published table or figure."""
+    """One published table or figure, or a set of experiments of ours in the same form."""
 
     name: str
     title: str
@@ -85,6 +93,8 @@ class Paper:
     run: Settings = field(default_factory=dict)
     quick: Settings = field(default_factory=dict)
     note: str = ""
+    pretrain: Settings = field(default_factory=dict)
+    presets: tuple[str, ...] = ()
 
     def cells(self, panel: Panel, quick: bool, more: Settings) -> dict[tuple[str, str], Experiment]:
         """Return the experiment of every row and column; `more` wins over all."""
@@ -120,18 +130,23 @@ def load_paper(name: str) -> Paper:
     if path is None:
         raise unknown("published table or figure", name, known)
     content = read_toml(path)
-    _check_keys(path, "key", content, {"title", "paper", "run", "quick", "note", "panel"})
-    panels = content.get("panel")
-    if not isinstance(panels, list) or not panels:
+    _check_keys(path, "key", content, {"title", "paper", "run", "quick", "note", "panel", "pretrain", "presets"})
+    panels, others = content.get("panel", []), tuple(map(str, content.get("presets", ())))
+    for other in others:
+        if other not in known:
+            raise unknown(f"preset in {path.name}", other, known)
+    if not isinstance(panels, list) or not (panels or others):
         raise UserError(f"{path}: there is no panel: write [[panel]] and its columns and rows below")
     paper = Paper(
         path.stem,
         content.get("title", path.stem),
         content.get("paper", ""),
-        tuple(_panel(path, panel) for panel in panels),
+        tuple(part for panel in panels for part in _split(_panel(path, panel))),
         _table(path, content, "run"),
         _table(path, content, "quick"),
         content.get("note", ""),
+        _table(path, content, "pretrain"),
+        others,
     )
     names = [panel.name for panel in paper.panels]
     if len(set(names)) < len(names):
@@ -143,6 +158,15 @@ def load_paper(name: str) -> Paper:
 
 _SUM = re.compile(r"\d+(\.\d+)?( [+-] \d+(\.\d+)?)+")
 _PANEL_KEYS = {"name", "columns", "rows", "run", "quick", "published", "by", "metric", "figure", "axis", "text"}
+_PANEL_KEYS |= {"baseline"}
+
+
+def _split(panel: Panel) -> tuple[Panel, ...]:
+    """Return one panel per column where each column is a table by domain; all others as they are."""
+    if panel.by != "domain" or len(panel.columns) == 1:
+        return (panel,)
+    parts = panel.columns.items()
+    return tuple(replace(panel, name=f"{panel.name}, {c}", columns={c: v}, group=panel.name) for c, v in parts)
 
 
 def _panel(path: Path, content: Any) -> Panel:
@@ -157,13 +181,15 @@ def _panel(path: Path, content: Any) -> Panel:
         if key in content and content[key] not in choices:
             raise unknown(f"{key} in {path.name}", str(content[key]), choices)
     by: By = content.get("by", "mean")
-    if by != "mean" and len(tables["columns"]) != 1:
+    if by != "mean" and len(tables["columns"]) != 1 and (by != "domain" or tables["published"]):
         raise UserError(f'{path}: by = "{by}" needs a panel with one column: split the panel')
     if by != "mean" and content.get("metric") in ("forgetting", "seconds"):
         raise UserError(f'{path}: metric = "{content["metric"]}" is of a whole run: drop by, or use another metric')
     if by == "position" and content.get("metric", "accuracy") != "accuracy":
         raise UserError(f'{path}: by = "position" shows accuracy only: drop metric, or use by = "domain"')
     _check_keys(path, "row in published", tables["published"], set(tables["rows"]))
+    if (baseline := str(content.get("baseline", ""))) and baseline not in tables["rows"]:
+        raise unknown(f"baseline in {path.name}", baseline, tables["rows"])
     numbers = {row: _numbers(path, row, values) for row, values in tables["published"].items()}
     for row, values in numbers.items():
         if by == "mean" and len(values) != len(tables["columns"]):
@@ -186,6 +212,7 @@ def _panel(path: Path, content: Any) -> Panel:
         figure=content.get("figure", "dots"),
         axis=str(content.get("axis", "")),
         text=str(content.get("text", "")),
+        baseline=baseline,
     )
 
 

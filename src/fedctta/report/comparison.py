@@ -33,6 +33,7 @@ MEASURES = {
     "minor": "accuracy of the minor class (%)",
     "forgetting": "forgetting (points)",
     "seconds": "seconds per client",
+    "gain": "gain (points)",
 }
 LESS_IS_BETTER = ("forgetting", "seconds")
 
@@ -87,6 +88,13 @@ class Comparison:
     text: str = ""
     runs: Mapping[tuple[str, str], tuple[Record, ...]] = field(default_factory=dict)
     metric: str = "accuracy"
+    baseline: str = ""  # the row that gains are counted from
+    group: str = ""  # of tables that are summed up together
+
+    @property
+    def base(self) -> Line | None:
+        """The row that gains are counted from, if there is one."""
+        return next((line for line in self.lines if line.label == self.baseline), None)
 
     def best(self, column: int) -> frozenset[str]:
         """Return the labels with the best mean of a column; the upper bound does not compete."""
@@ -103,8 +111,11 @@ class Comparison:
         return is_bound(label, found)
 
     def warnings(self) -> list[str]:
-        """Say which methods end below doing nothing; of domains and positions, in the mean over them."""
-        if self.metric in LESS_IS_BETTER:
+        """Say which methods end below doing nothing; of domains and positions, in the mean over them.
+
+        A table with gains says so itself.
+        """
+        if self.metric in LESS_IS_BETTER or self.base is not None:
             return []
         idle = {row for (row, _), records in self.runs.items() for run in records if is_idle(run.settings)}
         found: list[Harm] = []
@@ -175,6 +186,10 @@ class Comparison:
         body = []
         for line in self.lines:
             texts = [number(entry.mean) if entry.ours else reason_word(entry) for entry in line.entries]
+            if self.base is not None and line is not self.base:
+                pairs = zip(line.entries, self.base.entries, strict=True)
+                gains = [f" ({signed(e.mean - b.mean)})" if e.ours and b.ours else "" for e, b in pairs]
+                texts = [text + gain for text, gain in zip(texts, gains, strict=True)]
             for k, column_best in enumerate(self.best(k) for k in range(len(self.columns))):
                 texts[k] = bold.format(texts[k]) if line.label in column_best else texts[k]
             body.append([line.label, *texts])

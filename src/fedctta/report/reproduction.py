@@ -12,9 +12,11 @@ from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 
+from fedctta.data.cache import cache_dir
 from fedctta.files import whole
 from fedctta.report.comparison import DIFFERENCE, MEASURES, PAPER, Comparison, csv_of
 from fedctta.report.panels import panel_figure
+from fedctta.results.records import Record
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -110,10 +112,22 @@ def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
         whole = " Printed numbers are of the whole protocol." if any(isfinite(e.paper) for e in entries) else ""
         lines.append(f"**Shortened by --quick: {story.quick}.**{whole}")
     notes = dict.fromkeys(str(note) for run in runs for note in run.settings.get("notes", ()))
+    if any(table.base is not None for table in tables):  # many streams: what is of single ones is in their records
+        notes = dict.fromkeys(note for note in notes if all(note in run.settings.get("notes", ()) for run in runs))
+        lines += [f"Source models: {'; '.join(models)}."] if (models := describe_sources(runs)) else []
     lines += [words] if (words := legend([table for table in tables if table.across == "mean"])) else []
     if any(entry.derived for entry in entries):
         lines.append("Where a sum stands for the paper's number, it is not printed but follows from numbers that are.")
-    return [*lines, *notes]
+    return [*lines, *(note.replace(str(cache_dir()), "CACHE") for note in notes)]
+
+
+def describe_sources(runs: Sequence[Record]) -> list[str]:
+    """Say of every trained file that runs started from how long it was trained, and how good it is at its source."""
+    cards = {str(c["file"]): c for run in runs if (c := run.settings.get("source", {})).get("weights") == "cache"}
+    return [
+        f"{name.removesuffix('.safetensors')} ({card.get('epochs')} epochs, {100 * card['accuracy']:.2f} %)"
+        for name, card in cards.items()
+    ]
 
 
 def legend(tables: Sequence[Comparison]) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.models import augmix
-from fedctta.models.inputs import to_input
+from fedctta.models.inputs import read_batch
 from fedctta.training.recipe import Recipe
 
 PAD, LARGE = 4, 64
@@ -44,7 +44,7 @@ def draw_batches(
             images = crop_and_flip(images, shift[chosen], flip[chosen])
         views = [augmix.mix(images.movedim(-1, 1), plan.part(chosen)) for plan in plans]
         if mixes != 1:
-            views.insert(0, to_input(images))
+            views.insert(0, read_batch(images))
         yield views[0] if len(views) == 1 else torch.cat(views), index
 
 

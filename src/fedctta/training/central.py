@@ -6,18 +6,23 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedctta.errors import UserError
-from fedctta.models.inputs import as_tensor, to_input
+from fedctta.models.inputs import as_tensor, read_batch, to_input
 from fedctta.training.batches import draw_batches
 from fedctta.training.recipe import Recipe, learning_rate
 
 OnProgress = Callable[[int, int, float], None]
 """Called after every epoch with the epochs done, the epochs in all, and the mean loss of the last one."""
+
+
+SERIES = 3
+"""How many axes series have: float32 [n, channels, time]."""
 
 
 def train(
@@ -30,7 +35,7 @@ def train(
     *,
     bf16: bool = False,
 ) -> nn.Module:
-    """Train `module` in place on uint8 images [n, H, W, 3]; return it on `device`, in evaluation mode.
+    """Train `module` in place on uint8 images [n, H, W, 3], or on series; return it on `device`, in evaluation mode.
 
     The same module, data, recipe and device give the same weights. `bf16` is for speed on CUDA: it computes in
     bfloat16 where torch's autocast deems it safe and takes the kernels that run fastest, whatever the order they add
@@ -38,6 +43,8 @@ def train(
     """
     device = torch.device(device)
     check_pairs(images, labels)
+    if images.ndim == SERIES and recipe.augment != "none":
+        raise UserError(f"recipe: augment={recipe.augment} is for images: use augment=none for series")
     pixels, targets = as_tensor(images).to(device), as_tensor(labels).to(device, torch.int64)
     module.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     optimizer = make_optimizer(module, recipe, fused=device.type == "cuda")
@@ -98,7 +105,7 @@ def evaluate(
     batch = batch or min(500, max(1, 2**19 // (images.shape[1] * images.shape[2])))
     for start in range(0, len(images), batch):
         chosen = slice(start, start + batch)
-        predicted = module(to_input(images[chosen], device)).argmax(1)
+        predicted = module(read_batch(images[chosen], device)).argmax(1)
         correct += (predicted == as_tensor(labels[chosen]).to(device)).sum()
     module.train(was_training)
     return int(correct) / len(images)
@@ -108,7 +115,8 @@ def check_pairs(images: NDArray[Any] | Tensor, labels: NDArray[Any] | Tensor) ->
     """Refuse images without as many labels, and images that no network reads."""
     if len(images) != len(labels) or len(images) == 0:
         raise UserError(f"{len(images)} images and {len(labels)} labels: give as many of each, at least one")
-    to_input(images[:1])  # refuses what is not uint8 [n, H, W, 3]
+    if images.ndim != SERIES or images.dtype not in (np.float32, torch.float32):
+        to_input(images[:1])  # refuses what is not uint8 [n, H, W, 3]
 
 
 def make_optimizer(module: nn.Module, recipe: Recipe, fused: bool) -> torch.optim.Optimizer:

@@ -66,6 +66,15 @@ class Plan:
         return is_dense(self.dataset)
 
 
+SERIES = Recipe(epochs=17, batch=32, optimizer="adam", lr=3e-3, weight_decay=0.0, augment="none")
+"""For series; unless epochs are given, they are those of `STEPS` steps."""
+
+
+def is_series(dataset: str) -> bool:
+    """Whether a data set holds series in place of images."""
+    return dataset in PUBLIC and PUBLIC[dataset].kind == "arrays"
+
+
 def name_weights(train: Sequence[str], recipe: str, method: str) -> str:
     """Return what the name of weights ends in: the domains they know, and how they were made if it is not usual.
 
@@ -90,13 +99,14 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
         model = str(values.get("model", "unet"))
         _check_dense(plain)
     else:
-        _check_classes(plain)
+        _check_classes(plain | {"model": model})
     _check_names(plain)
     if plain["out"] is None and weights_of(model) != model:
         raise UserError(f"{model} takes the weights of {weights_of(model)}: train that one, or give out=PATH")
     tunes = model in STARTS and dataset in PUBLIC and "recipe" not in values
     by_model = BY_MODEL.get(model) if plain["recipe"] == "standard" else None
-    usual = FINE_TUNE if tunes else DENSE_RECIPE if is_dense(dataset) else by_model
+    by_data = DENSE_RECIPE if is_dense(dataset) else SERIES if is_series(dataset) else by_model
+    usual = FINE_TUNE if tunes else by_data
     recipe, federation = _read_recipe(values, usual), _read_federation(values)
     if federation is not None:
         batch = recipe.batch if "batch" in values else federation.share(recipe.batch)
@@ -144,7 +154,9 @@ def _read_watch(plain: Mapping[str, Any]) -> int:
     if watch and plain["federation"] != "none":
         raise UserError(f"watch={watch} is for training in one place: drop it with federation={plain['federation']}")
     if watch and (is_dense(str(plain["dataset"])) or plain["dataset"] in PUBLIC):
-        raise UserError(f"watch={watch} is for sets with test images of one class each: drop it with {plain['dataset']}")
+        raise UserError(
+            f"watch={watch} is for sets with test images of one class each: drop it with {plain['dataset']}"
+        )
     return watch
 
 
@@ -160,8 +172,12 @@ def _check_classes(plain: Mapping[str, Any]) -> None:
     model, dataset = str(plain["model"]), str(plain["dataset"])
     if dataset not in CLEAN and dataset not in PUBLIC:
         raise unknown("data set to train on", dataset, {**CLEAN, **PUBLIC, **DENSE})
-    if dataset in PUBLIC and PUBLIC[dataset].kind == "arrays":
-        raise UserError(f"{dataset} holds series, which no model here reads: train your own, and run it by model=")
+    reads = model in ARCHITECTURES and ARCHITECTURES[model].series
+    if reads != is_series(dataset):
+        fit = " or ".join(name for name, each in ARCHITECTURES.items() if each.series != reads and not each.dense)
+        raise UserError(
+            f"model={model} reads {'series' if reads else 'images'} and {dataset} has none: use model={fit}"
+        )
     if plain["layout"] != "auto" or (plain["size"] is not None and dataset not in PUBLIC):
         raise UserError(f"layout and size are for dataset=masked: drop them with {dataset}")
     if model in ARCHITECTURES and ARCHITECTURES[model].dense:

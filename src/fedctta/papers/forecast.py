@@ -1,0 +1,50 @@
+"""What a reproduction would do: how many runs, which source models to train first, and about how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedctta.papers.missing import Lacking
+from fedctta.papers.planning import Plan
+from fedctta.papers.playing import find_cells
+from fedctta.papers.sources import Training, find_trainings
+from fedctta.results.records import Record
+from fedctta.runs.cache import Cache
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The runs of one preset, the seconds of those that are kept, and the trainings that come first."""
+
+    name: str
+    runs: int
+    seconds: tuple[float, ...]
+    trainings: tuple[Training, ...]
+
+    @property
+    def minutes(self) -> float | None:
+        """Minutes of all runs left, one after another, if they take as long as the kept ones; None if none is kept."""
+        left = self.runs - len(self.seconds)
+        return left * sum(self.seconds) / len(self.seconds) / 60 if self.seconds else None
+
+    def told(self) -> Iterator[str]:
+        """Yield the lines of the plan."""
+        left = self.runs - len(self.seconds)
+        yield f"{self.name}: {self.runs:,} runs, {len(self.seconds):,} kept, {left:,} to play"
+        if self.trainings:
+            yield f"  source models to be trained first ({len(self.trainings)}):"
+            yield from (f"    {training.command}" for training in self.trainings)
+        if left and self.minutes is None:
+            yield "  how long: not known before some runs are kept; play one panel, and ask again"
+        elif left:
+            yield f"  about {self.minutes:,.0f} minutes one after another, by the mean of the runs that are kept"
+
+
+def forecast(plan: Plan, folder: Path) -> Forecast:
+    """Return what playing a plan into a folder would do, without doing it."""
+    cache, trainings = Cache(), find_trainings(plan.paper, plan.mine)
+    found = find_cells(plan.mine, cache, Lacking(), folder) if (folder / "runs").is_dir() else {}
+    kept = tuple(run.seconds for run in found.values() if isinstance(run, Record))
+    return Forecast(plan.paper.name, len(plan.mine), kept, tuple(trainings))

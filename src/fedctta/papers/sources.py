@@ -1,0 +1,97 @@
+"""The source models of a preset: those that are not there are trained before the first run, once, into the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedctta.data.public_sets import PUBLIC
+from fedctta.errors import UserError
+from fedctta.files import lock
+from fedctta.models import ARCHITECTURES, model_for
+from fedctta.models.zoo import cached_path, read_card, weights_path
+from fedctta.papers.tables import Paper
+from fedctta.runs.settings import Experiment
+from fedctta.training.pretraining import pretrain
+
+
+@dataclass(frozen=True)
+class Training:
+    """One source model to be trained: the words of `fedctta pretrain`, and where the weights go."""
+
+    words: Mapping[str, Any]
+    path: Path
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same."""
+        return " ".join(["fedctta pretrain", *(f"{key}={value}" for key, value in self.words.items())])
+
+
+def find_trainings(paper: Paper, experiments: Iterable[Experiment]) -> list[Training]:
+    """Return the trainings of weights that experiments name and that are not there; refuse those of another size.
+
+    Weights are named by the domains they know ("photo+sketch"), and by a variant of the preset's `pretrain` at the end
+    ("photo-quick"); for data without domains to train on, by the variant alone.
+    """
+    if not paper.pretrain:
+        return []
+    found: dict[Path, Training] = {}
+    for experiment in experiments:
+        public = PUBLIC.get(experiment.dataset)
+        model = model_for(experiment.dataset, experiment.model, public is not None and public.dense)
+        domains, variant = split_name(experiment.weights, paper)
+        known = public.domains if public is not None else ()
+        named = all(domain in known for domain in domains)
+        if model not in ARCHITECTURES or not named or (public is not None and not domains):
+            continue  # a file, or a name that the run itself refuses
+        name = "" if experiment.weights == "auto" else experiment.weights
+        kept = weights_path(model, experiment.dataset, name)
+        if kept is not None:
+            require_size(kept, experiment)
+            continue
+        path = cached_path(model, experiment.dataset, name)
+        words: dict[str, Any] = {"model": model, "dataset": experiment.dataset.removesuffix("-c")}
+        words |= {key: value for key in ("size", "folder") if (value := getattr(experiment, key)) is not None}
+        words |= {"train": "+".join(domains)} if domains else {}
+        words |= {key: value for key, value in paper.pretrain.items() if not isinstance(value, dict)}
+        words |= paper.pretrain.get(variant, {})
+        words |= {"device": experiment.device} if experiment.device != "auto" else {}
+        found[path] = Training(words | ({"out": path} if variant else {}), path)
+    return list(found.values())
+
+
+def split_name(weights: str, paper: Paper) -> tuple[list[str], str]:
+    """Return the domains that weights are named by, and the variant of their training.
+
+    Names of domains may contain "-", so that only variants that the preset has are split off.
+    """
+    variants = [key for key, value in paper.pretrain.items() if isinstance(value, dict)]
+    variant = next((key for key in variants if weights == key or weights.endswith(f"-{key}")), "")
+    domains = weights.removesuffix(variant).removesuffix("-") if variant else weights
+    return [] if domains in ("", "auto") else domains.split("+"), variant
+
+
+def require_size(path: Path, experiment: Experiment) -> None:
+    """Refuse weights in the cache that were trained on images of another size."""
+    size = read_card(path).get("size", experiment.size) if path.with_suffix(".json").is_file() else experiment.size
+    if size != experiment.size:
+        raise UserError(
+            f"{path} was trained on images of size {size} and the runs show {experiment.size}: move it and its card"
+            f" elsewhere, or add size={size}"
+        )
+
+
+def train_sources(trainings: Sequence[Training], say: Callable[[str], None]) -> None:
+    """Train what is missing; processes that share a cache do not train the same at once."""
+    for k, training in enumerate(trainings):
+        training.path.parent.mkdir(parents=True, exist_ok=True)
+        busy = f"another process is training {training.path.name}: start this again when it is done"
+        place = training.path.with_suffix(".lock")
+        with lock(place, busy):
+            if not training.path.is_file():
+                say(f"[{k + 1}/{len(trainings)}] {training.command}")
+                pretrain(training.words)
+        place.unlink(missing_ok=True)

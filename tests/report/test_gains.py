@@ -1,0 +1,87 @@
+"""Gains over a baseline: summed up over tables, and ranked over data sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedctta.report.comparison import Comparison, Entry, Line
+from fedctta.report.gains import MEAN, WORST, add_summaries, find_cells, rank, sum_up
+
+
+def table(name, rows, group="Batch 10", columns=("photo", "sketch", "mean"), baseline="No-Adapt"):
+    lines = tuple(Line(label, tuple(Entry(seeds) for seeds in entries)) for label, entries in rows.items())
+    return Comparison(f"{group}, {name}", columns, lines, "domain", "none", baseline=baseline, group=group)
+
+
+PHOTO = table(
+    "photo",
+    {
+        "No-Adapt": [(90.0, 92.0), (40.0, 40.0), (0.0, 0.0)],
+        "Local": [(85.0, 89.0), (50.0, 54.0), (99.0, 99.0)],
+        "Oracle (upper bound)": [(91.0, 93.0), (60.0, 60.0), (99.0, 99.0)],
+    },
+)
+SKETCH = table(
+    "sketch",
+    {
+        "No-Adapt": [(30.0, 30.0), (80.0, 80.0), (0.0, 0.0)],
+        "Local": [(36.0, 36.0), (72.0, 72.0), (99.0, 99.0)],
+        "Oracle (upper bound)": [(40.0, 40.0), (79.0, 79.0), (99.0, 99.0)],
+    },
+)
+
+
+def test_a_cell_is_a_domain_of_a_table_and_its_gain_pairs_seeds():
+    cells = find_cells([PHOTO, SKETCH])
+    assert set(cells) == {"Local", "Oracle (upper bound)"}
+    assert [(cell.place, cell.gains) for cell in cells["Local"]][:2] == [
+        ("photo, photo", (-5.0, -3.0)),
+        ("sketch, photo", (10.0, 14.0)),
+    ]
+
+
+def test_a_summary_has_the_mean_over_cells_the_worst_of_them_and_every_table():
+    summary = sum_up([PHOTO, SKETCH])
+    assert summary.columns == (MEAN, WORST, "photo", "sketch")
+    local = summary.lines[0]
+    assert local.entries[0].ours == ((-5 + 10 + 6 - 8) / 4, (-3 + 14 + 6 - 8) / 4)
+    assert [entry.mean for entry in local.entries[1:]] == [-8.0, 4.0, -1.0]
+    assert "mean over 4 cells" in summary.text
+    assert "Local -8.00 (sketch, sketch)" in summary.text
+    assert "Nobody gains in 2 of 4 cells: photo, photo; sketch, sketch." in summary.text  # the bound does not count
+    assert summary.best(0) == frozenset()  # one competes alone
+
+
+def test_a_cell_without_all_seeds_is_left_out():
+    lame = table("art", {"No-Adapt": [(50.0, 50.0), (50.0, 50.0), (0.0,)], "Local": [(60.0,), (51.0, 51.0), (0.0,)]})
+    assert [cell.place for cell in find_cells([lame])["Local"]] == ["sketch, art"]
+
+
+def test_every_group_is_summed_up_before_its_first_table():
+    other = table("photo", {"No-Adapt": [(1.0,)] * 3, "Local": [(2.0,)] * 3}, group="Batch 1")
+    plain = table("x", {"No-Adapt": [(1.0,)] * 3}, group="", baseline="")
+    names = [each.name for each in add_summaries([PHOTO, SKETCH, other, plain])]
+    assert names == ["Batch 10: gains", PHOTO.name, SKETCH.name, "Batch 1: gains", other.name, plain.name]
+
+
+def summary(**gains):
+    lines = tuple(Line(label, (Entry((mean,)), Entry((worst,)))) for label, (mean, worst) in gains.items())
+    return Comparison("", (MEAN, WORST), lines, metric="gain")
+
+
+def test_the_ranking_is_by_the_mean_over_sets_and_tells_who_is_best_where():
+    ranked = rank(
+        {
+            "PACS": summary(Local=(1.0, -9.0), Kin=(3.0, -2.0)),
+            "watch": summary(Local=(-2.0, -4.0)),
+            "eyes": summary(Local=(4.0, -1.0), Kin=(1.0, -3.0)),
+        }
+    )
+    assert [line.label for line in ranked.lines] == ["Kin (2 of 3 sets)", "Local"]
+    kin, local = ranked.lines
+    assert [entry.mean for entry in kin.entries[:4]] == [2.0, -3.0, -3.0, 3.0]
+    assert not kin.entries[4].ours
+    assert [entry.mean for entry in local.entries] == pytest.approx([1.0, -9.0, -2.0, 1.0, -2.0, 4.0])
+    assert "PACS: Kin gains most (+3.00)." in ranked.text
+    assert "watch: nobody gains; nearest is Local (-2.00)." in ranked.text
+    assert "eyes: Local gains most (+4.00)." in ranked.text
