@@ -111,7 +111,6 @@ def test_what_does_not_fit_a_public_set_is_refused(words, message):
         read_plan(words)
 
 
-@pytest.mark.parametrize("values", [{"dataset": "scenes", "model": "unet"}, {"dataset": "pacs", "train": "photo"}])
-def test_watch_is_refused_where_it_would_tell_nothing(values):
+def test_watch_is_refused_where_it_would_tell_nothing():
     with pytest.raises(UserError, match=r"watch=2 is for sets with test images"):
-        read_plan({**values, "watch": 2})
+        read_plan({"dataset": "pacs", "train": "photo", "watch": 2})
