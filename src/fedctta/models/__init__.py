@@ -69,7 +69,7 @@ ARCHITECTURES = {
     ),
     "vit-tiny": Architecture("small vision transformer with LayerNorm only, input normalised inside", 2_852_554, ViT),
     "vit-w48": Architecture(
-        "the same a quarter as wide, with four blocks and larger patches, for the embedded data",
+        "vision transformer a quarter as wide, with four blocks, for the embedded data",
         127_810,
         partial(ViT, width=48, depth=4, grid=4),
     ),
