@@ -96,3 +96,14 @@ def test_a_public_set_is_trained_on_by_domain(pets, home):
 def test_what_does_not_fit_a_public_set_is_refused(words, message):
     with pytest.raises(UserError, match=message):
         read_plan(words)
+
+
+def test_series_have_a_model_and_a_recipe_of_their_own():
+    plan = read_plan({"dataset": "watch", "train": "person-02"})
+    assert (plan.model, plan.recipe.augment, plan.until) == ("conv1d", "none", 450)
+
+
+@pytest.mark.parametrize(("dataset", "model"), [("watch", "resnet8"), ("pacs", "conv1d"), ("cifar10", "conv1d")])
+def test_series_and_images_do_not_mix(dataset, model):
+    with pytest.raises(UserError, match=f"model={model} reads .* and {dataset} has none: use model="):
+        read_plan({"dataset": dataset, "model": model, **({} if dataset == "cifar10" else {"train": "all"})})
