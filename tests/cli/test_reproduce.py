@@ -51,3 +51,12 @@ def test_ctrl_c_says_how_to_continue(home, monkeypatch):
     done = invoke("fedctta-table1")
     assert done.exit_code == 130
     assert "the same command continues" in done.output
+
+
+def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(home):
+    (home / "mine.toml").write_text(TABLE)
+    done = invoke("mine.toml", "--device", "cpu", "--out", "here", "--seeds", "2", "--dry-run")
+    assert (done.exit_code, done.output.splitlines()[0]) == (0, "mine: 2 runs, 0 kept, 2 to play")
+    assert not (home / "here").exists()
+    both = invoke("mine.toml", "--dry-run", "--gather")
+    assert both.exit_code != 0

@@ -26,3 +26,10 @@ def test_what_is_lacking_is_asked_for_once():
         assert lacking.missing(there, shelf) is None
         assert lacking.missing(gone, shelf) == Missing("not available: no cifar10-c here")
     assert shelf.asked.count("cifar10-c") == 1
+
+
+def test_other_weights_are_asked_for_again():
+    shelf, lacking = Shelf(), Lacking()
+    for weights in ("photo", "sketch"):
+        assert lacking.missing(Experiment(dataset="pacs", weights=weights), shelf) is not None
+    assert shelf.asked == ["pacs", "pacs"]  # which images are held out depends on them

@@ -70,3 +70,19 @@ def test_a_row_needs_as_many_numbers_as_columns(table):
     require_as_many(panel, "FedAvg", 3)
     with pytest.raises(UserError, match="FedAvg has 3 published numbers for 4 of ours"):
         require_as_many(panel, "FedAvg", 4)
+
+
+def test_a_panel_of_several_tables_is_chosen_whole_or_by_table():
+    paper = load_paper("natural-pacs")
+    assert len(choose_panels(paper, ["Batch 1"])) == 9
+    assert [panel.name for panel in choose_panels(paper, ["Batch 1, trained on art"])] == ["Batch 1, trained on art"]
+
+
+def test_quick_leaves_tables_out():
+    plan = make_plan("natural-pacs", 1, True, ["Batch 10"], "1/1", {})
+    assert [panel.name for panel in plan.panels] == [
+        "Batch 10, trained on photo",
+        "Batch 10, trained on all but sketch",
+    ]
+    with pytest.raises(UserError, match="--quick leaves these panels out"):
+        make_plan("natural-pacs", 1, True, ["Batch 1, trained on art"], "1/1", {})

@@ -297,3 +297,39 @@ def test_the_continual_benchmark_is_predicted_before_and_after() -> None:
             assert cells[row, "after"].predict == "after"
         assert all(isnan(numbers[1][0]) for numbers in part.published.values()), "the benchmark predicts before"
         assert cells["SAR", "before"].method(adapters, "sar").skip == "none"
+
+
+NATURAL = ("natural-pacs", "natural-office", "natural-tiny-imagenet", "natural-vessels", "natural-watch")
+
+
+@pytest.mark.parametrize("name", NATURAL)
+def test_natural_presets_count_gains_over_doing_nothing(name: str) -> None:
+    loaded = paper(name)
+    assert name in paper("natural").presets
+    for part in loaded.panels:
+        assert (part.by, part.baseline) == ("domain", "No-Adapt")
+        assert not part.published
+        for (row, _), cell in loaded.cells(part, quick=False, more={}).items():
+            server = row.partition(", ")[0]
+            if row not in ("No-Adapt", "BPFedCTTA", "Recall, own book"):
+                assert aggregators.title(cell.aggregator) == server
+            assert cell.stream == "roam"
+
+
+@pytest.mark.parametrize("name", ["natural-pacs", "natural-office"])
+def test_every_set_of_training_domains_worth_asking(name: str) -> None:
+    loaded = paper(name)
+    trained = {cell.weights for part in loaded.panels for cell in loaded.cells(part, quick=False, more={}).values()}
+    sizes = sorted(len(weights.split("+")) for weights in trained)
+    assert sizes == [1] * 4 + [3] * 4 + [4]
+    whole = [part for part in loaded.panels if part.group == "Batch 10"]
+    assert all(len(part.rows) == 22 for part in whole)
+
+
+def test_the_sensor_has_no_rows_of_methods_for_pictures() -> None:
+    loaded = paper("natural-watch")
+    cells = loaded.cells(loaded.panels[0], quick=False, more={}).values()
+    assert not any(adapters.classes()[cell.adapter].pictures for cell in cells)
+    assert not any(aggregators.classes()[cell.aggregator].pictures for cell in cells)
+    for told in (aggregators.classes()["kin"], adapters.classes()["recall"], adapters.classes()["cotta"]):
+        assert told.pictures  # as the note says

@@ -11,7 +11,7 @@ import pytest
 
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.errors import UserError
-from fedctta.papers import playing
+from fedctta.papers import playing, reproduction, tables
 from fedctta.papers.reproduction import reproduce
 from fedctta.runs import datasets
 
@@ -238,3 +238,49 @@ def test_a_mistake_is_told_before_anything_runs(words, told, table, played):
     with pytest.raises(UserError, match=told):
         reproduce(table(), **words)
     assert played == []
+
+
+GAINS = """
+title = "{title}"
+run = {{ dataset = "shapes-c", domains = "fog+contrast", clients = 2, slots = 1, stream = "iid", device = "cpu" }}
+
+[[panel]]
+name = "Batch 10"
+by = "domain"
+baseline = "No-Adapt"
+columns.all = {{}}
+rows."No-Adapt" = {{ adapter = "none" }}
+rows.FedAvg = {{ aggregator = "fedavg" }}
+"""
+
+
+def test_a_ranking_plays_its_presets_and_writes_all_pages(tmp_path, monkeypatch):
+    places = {}
+    for name in ("one", "two"):
+        places[name] = tmp_path / f"{name}.toml"
+        places[name].write_text(GAINS.format(title=name.title()))
+    places["both"] = tmp_path / "both.toml"
+    places["both"].write_text('title = "Both"\npresets = ["one", "two"]')
+    monkeypatch.setattr(tables, "published", lambda: places)
+    result = reproduce("both")
+    assert [table.name for table in result.tables] == ["All servers, all sets", "One", "Two"]
+    (line,) = result.tables[0].lines
+    summary, whole = result.parts[0].tables
+    gains = summary.lines[0].entries[0]
+    base, ours = (np.mean([entry.mean for entry in row.entries[:-1]]) for row in whole.lines)
+    assert line.entries[0].mean == pytest.approx(gains.mean) == pytest.approx(ours - base)
+    page = result.write(tmp_path / "out" / "both")
+    assert {path.parent.name for path in (tmp_path / "out").rglob("report.html")} == {"both", "one", "two"}
+    assert "One: FedAvg gains most" in page.read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="ranks whole presets"):
+        reproduce("both", panels=["Batch 10"])
+
+
+def test_missing_source_models_are_trained_before_the_first_run(table, played, monkeypatch):
+    trained = []
+    monkeypatch.setattr(reproduction, "train_sources", lambda found, say: trained.append((len(found), len(played))))
+    text = TABLE.replace('title = "A table"', 'title = "A table"\npretrain = { epochs = 1 }')
+    reproduce(table(text), weights="auto", gather=True)
+    assert not trained
+    reproduce(table(text))
+    assert trained == [(0, 0)]  # the package has these weights

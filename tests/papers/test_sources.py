@@ -8,7 +8,7 @@ import pytest
 
 from fedctta.errors import UserError
 from fedctta.papers import sources
-from fedctta.papers.sources import find_trainings, split_name, train_sources
+from fedctta.papers.sources import find_trained, find_trainings, split_name, train_sources
 from fedctta.papers.tables import Paper, load_paper
 from fedctta.runs.settings import Experiment
 
@@ -58,7 +58,9 @@ def test_files_unknown_domains_and_presets_that_train_nothing_are_left_alone():
 
 def test_weights_that_are_there_are_kept_and_those_of_another_size_refused():
     (training,) = find_trainings(PAPER, [pacs("photo")])
+    assert not find_trained(PAPER, [pacs("photo")])
     keep(training.path)
+    assert find_trained(PAPER, [pacs("photo"), pacs("sketch")]) == [pacs("photo")]
     assert not find_trainings(PAPER, [pacs("photo")])
     keep(training.path, size=128)
     with pytest.raises(UserError, match="was trained on images of size 128 and the runs show 64"):

@@ -75,6 +75,7 @@ def test_the_ranking_is_by_the_mean_over_sets_and_tells_who_is_best_where():
             "PACS": summary(Local=(1.0, -9.0), Kin=(3.0, -2.0)),
             "watch": summary(Local=(-2.0, -4.0)),
             "eyes": summary(Local=(4.0, -1.0), Kin=(1.0, -3.0)),
+            "moon": Comparison("", (MEAN, WORST), (Line("Local", (Entry(), Entry())),)),
         }
     )
     assert [line.label for line in ranked.lines] == ["Kin (2 of 3 sets)", "Local"]
@@ -84,4 +85,6 @@ def test_the_ranking_is_by_the_mean_over_sets_and_tells_who_is_best_where():
     assert [entry.mean for entry in local.entries] == pytest.approx([1.0, -9.0, -2.0, 1.0, -2.0, 4.0])
     assert "PACS: Kin gains most (+3.00)." in ranked.text
     assert "watch: nobody gains; nearest is Local (-2.00)." in ranked.text
+    assert ranked.columns[3:] == ("PACS", "watch", "eyes")
+    assert "moon: not run yet." in ranked.text
     assert "eyes: Local gains most (+4.00)." in ranked.text

@@ -144,3 +144,14 @@ def test_cuda_learns_and_repeats(augment):
 def test_cuda_learns_in_bf16():
     images, labels = stripes()
     assert evaluate(train(fresh(), images, labels, SHORT, "cuda", bf16=True), images, labels, "cuda") > 0.95
+
+
+def test_series_are_learnt_and_not_cropped():
+    series = np.random.default_rng(0).normal(size=(64, 6, 20)).astype(np.float32)
+    labels = (series[:, 0].mean(-1) > 0).astype(np.int64)
+    module = build("conv1d", 2)
+    recipe = Recipe(epochs=12, batch=16, optimizer="adam", lr=3e-3, weight_decay=0.0, augment="none")
+    before = evaluate(module, series, labels)
+    assert evaluate(train(module, series, labels, recipe), series, labels) > max(0.9, before)
+    with pytest.raises(UserError, match="augment=crop\\+flip is for images"):
+        train(module, series, labels, Recipe(epochs=1))

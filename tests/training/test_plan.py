@@ -114,3 +114,14 @@ def test_what_does_not_fit_a_public_set_is_refused(words, message):
 def test_watch_is_refused_where_it_would_tell_nothing():
     with pytest.raises(UserError, match=r"watch=2 is for sets with test images"):
         read_plan({"dataset": "pacs", "train": "photo", "watch": 2})
+
+
+def test_series_have_a_model_and_a_recipe_of_their_own():
+    plan = read_plan({"dataset": "watch", "train": "person-02"})
+    assert (plan.model, plan.recipe.augment, plan.until) == ("conv1d", "none", 450)
+
+
+@pytest.mark.parametrize(("dataset", "model"), [("watch", "resnet8"), ("pacs", "conv1d"), ("cifar10", "conv1d")])
+def test_series_and_images_do_not_mix(dataset, model):
+    with pytest.raises(UserError, match=f"model={model} reads .* and {dataset} has none: use model="):
+        read_plan({"dataset": dataset, "model": model, **({} if dataset == "cifar10" else {"train": "all"})})

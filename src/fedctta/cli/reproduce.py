@@ -46,6 +46,8 @@ def reproduce(
     values = parse_single(words or [], "a reproduction")
     refuse_options(values, run_reproduction, "device")
     values["device"] = device
+    if dry_run and gather:
+        raise UserError("--dry-run and --gather both run nothing: give one of them")
     if dry_run:
         for part in foresee(name, seeds=seeds, quick=quick, panels=panel or (), shard=shard, out=folder, **values):
             for line in part.told():

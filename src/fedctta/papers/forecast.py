@@ -9,7 +9,7 @@ from pathlib import Path
 from fedctta.papers.missing import Lacking
 from fedctta.papers.planning import Plan
 from fedctta.papers.playing import find_cells
-from fedctta.papers.sources import Training, find_trainings
+from fedctta.papers.sources import Training, find_trained, find_trainings
 from fedctta.results.records import Record
 from fedctta.runs.cache import Cache
 
@@ -45,6 +45,7 @@ class Forecast:
 def forecast(plan: Plan, folder: Path) -> Forecast:
     """Return what playing a plan into a folder would do, without doing it."""
     cache, trainings = Cache(), find_trainings(plan.paper, plan.mine)
-    found = find_cells(plan.mine, cache, Lacking(), folder) if (folder / "runs").is_dir() else {}
+    mine = find_trained(plan.paper, plan.mine) if (folder / "runs").is_dir() else []
+    found = find_cells(mine, cache, Lacking(), folder)
     kept = tuple(run.seconds for run in found.values() if isinstance(run, Record))
     return Forecast(plan.paper.name, len(plan.mine), kept, tuple(trainings))

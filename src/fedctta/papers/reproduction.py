@@ -17,10 +17,10 @@ from fedctta.errors import UserError
 from fedctta.files import require_writable
 from fedctta.papers.forecast import Forecast, forecast
 from fedctta.papers.gathering import compare, describe_shortening
-from fedctta.papers.missing import Lacking
+from fedctta.papers.missing import NOT_RUN, Lacking, Missing
 from fedctta.papers.planning import Plan, check_lengths, make_plan
-from fedctta.papers.playing import find_cells, play_cells
-from fedctta.papers.sources import find_trainings, train_sources
+from fedctta.papers.playing import Found, find_cells, play_cells
+from fedctta.papers.sources import find_trained, find_trainings, train_sources
 from fedctta.papers.tables import Paper, load_paper
 from fedctta.report.comparison import UNAVAILABLE, Comparison
 from fedctta.report.gains import add_summaries, group_of, rank, sum_up
@@ -109,8 +109,10 @@ def reproduce(
         train_sources(find_trainings(plan.paper, plan.mine), lambda line: console.print(line, soft_wrap=True))
     for panel, grid in zip(plan.panels, plan.grids, strict=True):
         check_lengths(panel, grid, cache, lacking)
+    found: Found
     if gather:
-        found = find_cells(plan.mine, cache, lacking, folder)
+        untrained = {each.fingerprint: Missing(NOT_RUN) for each in plan.mine}
+        found = {**untrained, **find_cells(find_trained(plan.paper, plan.mine), cache, lacking, folder)}
     else:
         bar = RoundBar(console, progress)
         found = play_cells(plan.mine, cache, lacking, folder, jobs, bar)
@@ -127,7 +129,9 @@ def rank_presets(parts: Sequence[Reproduction]) -> tuple[Comparison, ...]:
         first = [table for table in tables if group_of(table) == group_of(tables[0])]
         if first:
             summaries[part.paper.title] = replace(sum_up(first), name=part.paper.title)
-    return rank(summaries), *summaries.values()
+    return rank(summaries), *(
+        table for table in summaries.values() if any(line.entries[0].ours for line in table.lines)
+    )
 
 
 def foresee(

@@ -63,6 +63,11 @@ def find_trainings(paper: Paper, experiments: Iterable[Experiment]) -> list[Trai
     return list(found.values())
 
 
+def find_trained(paper: Paper, experiments: Iterable[Experiment]) -> list[Experiment]:
+    """Return the experiments whose source model need not be trained first: no others can have been played."""
+    return [experiment for experiment in experiments if not find_trainings(paper, [experiment])]
+
+
 def split_name(weights: str, paper: Paper) -> tuple[list[str], str]:
     """Return the domains that weights are named by, and the variant of their training.
 

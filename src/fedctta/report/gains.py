@@ -134,6 +134,7 @@ def rank(summaries: Mapping[str, Comparison]) -> Comparison:
             if line.entries[0].ours:
                 gains.setdefault(line.label, {})[name] = line.entries[0]
                 worst.setdefault(line.label, []).append(line.entries[1].mean)
+    there = [name for name in summaries if any(name in found for found in gains.values())]
     best = {
         name: max(
             (found[name].mean for row, found in gains.items() if name in found and not is_bound(row)), default=nan
@@ -145,14 +146,14 @@ def rank(summaries: Mapping[str, Comparison]) -> Comparison:
         mine = gains[label]
         mean = float(np.mean([entry.mean for entry in mine.values()]))
         behind = min(min(0.0, entry.mean - best[name]) for name, entry in mine.items())
-        title = label if len(mine) == len(summaries) else f"{label} ({len(mine)} of {len(summaries)} sets)"
+        title = label if len(mine) == len(there) else f"{label} ({len(mine)} of {len(there)} sets)"
         entries = Entry((mean,)), Entry((min(worst[label]),)), Entry((behind,))
-        return Line(title, (*entries, *(mine.get(name, Entry()) for name in summaries)))
+        return Line(title, (*entries, *(mine.get(name, Entry()) for name in there)))
 
     lines = sorted(map(line_of, gains), key=lambda each: -each.entries[0].mean)
     runs = {(f"{name}: {row}", column): r for name, t in summaries.items() for (row, column), r in t.runs.items()}
     told = " ".join(describe_ranking(gains, best))
-    columns = (MEAN, WORST, BEHIND, *summaries)
+    columns = (MEAN, WORST, BEHIND, *there)
     return Comparison("All servers, all sets", columns, tuple(lines), text=told, runs=runs, metric="gain")
 
 
