@@ -32,6 +32,12 @@ def test_a_differing_parameter_goes_into_the_label(fake: Fake) -> None:
     }
 
 
+def test_what_follows_from_the_seed_does_not_make_a_row_of_every_seed(fake: Fake) -> None:
+    runs = [fake(rounds=3, seed=s, sh=0.1 * s, th=0.2 * s, lying=[s]) for s in (0, 1)]
+    (column,) = arrange(runs)
+    assert {label: len(found) for label, found in column.methods.items()} == {"FedCTTA": 2}
+
+
 def test_parameters_of_another_method_do_not_lengthen_a_label(fake: Fake) -> None:
     runs = [fake(rounds=3, fedctta={"temperature": 0.5}), fake(rounds=3, aggregator="fedtsa", fedtsa={"steps": 5})]
     assert labels(runs) == [["FedCTTA", "FedTSA"]]

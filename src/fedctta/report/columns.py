@@ -22,6 +22,7 @@ _SURROUNDINGS = (
     *("predict", "check", "guard", "stragglers", "delay", "stale", "decay"),
     *("robust", "cap", "clip", "trim", "liars", "lie", "lie_until", "noise", "epsilon", "delta", "min_batch"),
 )
+_FOLLOWS = ("seed", "source", "notes", "sh", "th", "lying")  # the seed, and what follows from it and from other keys
 _OF_ADAPTING = {"adapter", *_SURROUNDINGS[_SURROUNDINGS.index("predict") :]}  # nothing to a run without adaptation
 
 
@@ -89,9 +90,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def varying(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values are not the same in all runs, apart from the seed and what only follows."""
-    every = dict.fromkeys(
-        key for run in runs for key in run if key.partition(".")[0] not in ("seed", "source", "notes")
-    )
+    every = dict.fromkeys(key for run in runs for key in run if key.partition(".")[0] not in _FOLLOWS)
     return [key for key in every if len({_key(run.get(key)) for run in runs}) > 1]
 
 

@@ -76,7 +76,7 @@ def _train_on_domains(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Mo
     if plan.until is not None:
         epochs = epochs_of(plan.until, len(images), plan.recipe.batch)
         plan = replace(plan, recipe=replace(plan.recipe, epochs=epochs))
-    module = build_started(plan.model, len(whole.classes), plan.recipe.seed)
+    module = build_started(plan.model, len(whole.classes), plan.recipe.seed, images.shape[1])
     _train(module, Images(images, labels, whole.classes), plan, on_progress)
     found = {name: evaluate(module, shown.images[name], shown.labels_of(name), plan.device) for name in shown.names}
     clean = sum(found[name] for name in plan.train) / len(plan.train)

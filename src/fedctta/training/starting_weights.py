@@ -17,7 +17,7 @@ from fedctta.data.cache import cache_dir, file_digest
 from fedctta.data.trees import open_tree
 from fedctta.errors import UserError
 from fedctta.files import whole
-from fedctta.models import build
+from fedctta.models import build, size_option
 from fedctta.models.checkpoints import read_tensors
 from fedctta.models.efficientnet import take_features
 
@@ -48,9 +48,12 @@ STARTS = {
 """By model; others start at random."""
 
 
-def build_started(model: str, classes: int, seed: int = 0) -> nn.Module:
-    """Make a model for some classes, with ImageNet's weights in all but its classifier where there are such."""
-    module = build(model, classes, seed=seed)
+def build_started(model: str, classes: int, seed: int, side: int) -> nn.Module:
+    """Make a model for some classes and images of `side` pixels, with ImageNet's weights where there are such.
+
+    Its classifier is new.
+    """
+    module = build(model, classes, seed=seed, **size_option(model, side))
     if model in STARTS:
         take_features(module, read_tensors(find_start(STARTS[model])))
     return module
