@@ -154,7 +154,7 @@ def test_a_started_model_takes_as_many_epochs_as_make_its_steps(pets, monkeypatc
         "fedctta.training.pretraining.train", lambda module, images, labels, recipe, *_, **__: recipes.append(recipe)
     )
     monkeypatch.setattr(
-        "fedctta.training.pretraining.build_started", lambda model, classes, seed: build("resnet8-w16", classes)
+        "fedctta.training.pretraining.build_started", lambda model, classes, *_: build("resnet8-w16", classes)
     )
     words = {"model": "efficientnet-lite0", "dataset": "pets", "train": "all", "size": "16", "batch": "4"}
     pretrain({**words, "folder": str(pets)})
