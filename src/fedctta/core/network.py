@@ -41,7 +41,6 @@ from fedctta.core.norm_layers import (
 )
 from fedctta.core.norms import NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
-from fedctta.core.tensors import is_lone
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -135,9 +134,6 @@ class Network:
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
         used = self._use(name, layer, x)
-        alike = used.mean.dim() == 1 and used.mean.dtype == x.dtype
-        if alike and is_lone(x) and is_lone(used.mean) and not torch.is_grad_enabled():  # one call, and no gradients
-            return F.batch_norm(x, used.mean, used.var, layer.weight, layer.bias, False, 0.0, layer.eps)
         return normalise(x, used.mean, torch.rsqrt(used.var + layer.eps), layer.weight, layer.bias)
 
     def _derived_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:

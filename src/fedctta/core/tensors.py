@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:  # a network uses these
-    from fedctta.core.network import Tensors
+from fedctta.core.network import Tensors
 
 
 def named(prefix: str, tensors: Tensors) -> Tensors:
