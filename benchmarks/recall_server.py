@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedctta.books.editions import count_bytes
 from fedctta.books.library import Rules
 from fedctta.books.rows import WEIGHTS, Layout
 from fedctta.books.store import Letter, Store
@@ -69,6 +68,11 @@ class World:
         for name in ("images", "scored", "measured"):
             rows[:, LAYOUT.parts[name]] = n
         return rows
+
+
+def count_bytes(*tensors: Tensor) -> int:
+    """Return how many bytes tensors are when they travel."""
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def exchange(store: Store, world: World, device: int, time: int) -> tuple[float, int, int, int, int]:

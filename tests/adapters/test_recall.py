@@ -225,7 +225,9 @@ def test_one_device_and_many_compute_the_same(tiny_network):
         torch.testing.assert_close(clients.private[name][0], tensor, atol=1e-3, rtol=1e-3, msg=name)
 
 
-@pytest.mark.parametrize("wrong", [{"domains": 0}, {"start": 1.5}, {"half_life": 0.0}, {"strange": 0.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"domains": 0}, {"start": 1.5}, {"half_life": 0.0}, {"strange": 0.5}, {"survey": -1.0}, {"enough": -1.0}]
+)
 def test_wrong_parameters_are_refused(wrong):
     with pytest.raises(UserError, match=r"recall\.\w+=.* must"):
         Recall(**wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.books.editions import Answer, count_bytes, has_news, take_up
+from fedctta.books.editions import Answer, has_news, take_up
 from fedctta.books.rows import Layout
 
 LAYOUT = Layout(2)
@@ -52,7 +52,3 @@ def test_a_device_keeps_what_it_has_and_takes_up_what_is_new():
     after, edition = take_up(book, torch.tensor([4, 6, 5, 0]), 0.5, answer)
     assert after.squeeze(1).tolist() == [7, 1.5, 0, 0]
     assert edition.tolist() == [9, 5, 0, 0]
-
-
-def test_bytes_are_those_of_all_numbers():
-    assert count_bytes(torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64)) == 12 + 32

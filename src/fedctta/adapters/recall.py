@@ -3,7 +3,8 @@
 A device recognises by itself which domain a batch is of (`books.recognition`), normalises with the statistics of that
 domain, blended with the source's by a weight that is chosen without labels (`books.blending`, `books.weights`), and
 adds the batch to the book, all in one pass. A batch that looks like no domain in the book starts a new one. On some
-batches three weights are compared: on image n of a domain when fewer than review_rate * log2(1 + n / 32) have been.
+batches three weights are compared: on image n of a domain when fewer than review_rate * log2(1 + n / 32) have been, in
+every third batch at most. A domain with a small weight is measured on a share `survey` of its images, up to `enough`.
 
 The book has two parts, both sums (`books.rows`): what the device itself has seen, and what it last received of all
 others. What it has seen travels to the server as it is, so nothing is lost or counted twice, whatever happens to a
@@ -45,7 +46,7 @@ GAP = 3  # batches from one comparison to the next
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
     **{"start": (0, 1), "tie": (0, None), "classes": (0, None), "measure_from": (0, 1), "review_rate": (0, None)},
-    **{"poor": (0, None), "half_life": (1, None), "lr": (0, None)},
+    **{"survey": (0, 1), "enough": (0, None), "poor": (0, None), "half_life": (1, None), "lr": (0, None)},
 }
 
 

@@ -60,8 +60,3 @@ def has_news(layout: Layout, old: NDArray[Any], new: NDArray[Any]) -> bool:
             if apart @ apart > CLOSE**2 * (mean @ mean):
                 return True
     return False
-
-
-def count_bytes(*tensors: Tensor) -> int:
-    """Return how many bytes tensors are when they travel."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
