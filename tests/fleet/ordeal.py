@@ -65,8 +65,7 @@ class Ordeal:
                 self.supervisor.start(self._device(k, name))
             public = [self.keys / "nodes" / f"{name}.pub" for name in self.names]
             flower = start_server(self.supervisor, self.link, self.folder / "f", public, ("127.0.0.1", outer))
-            for name in self.names:
-                self.start_node(name)
+            self.start_nodes()
             try:
                 return lead(self.supervisor, flower, self.folder / "fleet.toml", self._watch)
             except Over:
@@ -97,9 +96,20 @@ class Ordeal:
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         return replace(part, environment={**part.environment, "PYTHONPATH": path, "FLEET_BEGAN": str(self.began)})
 
-    def start_node(self, name):
+    def start_nodes(self):
+        """Start all SuperNodes."""
+        for name in self.names:
+            self.start_node(name)
+
+    def stop_node(self, name):
+        """End a device's SuperNode for good."""
+        tended = self.supervisor.tended.pop(f"node-{name}")
+        os.killpg(tended.process.pid, signal.SIGKILL)
+        tended.process.wait()
+
+    def start_node(self, name, door=None):
         """Start a device's SuperNode."""
-        door = self.doors / name.removeprefix("device-")
+        door = self.doors / (door or name.removeprefix("device-"))
         key = self.keys / "nodes" / f"{name}.key"
         part = process_specs.supernode(self.outside, name, door, free_port(), self.folder / "f" / name, key)
         if self.liar and name == self.names[-1]:  # a ClientApp without a limit: a liar's may be anything
