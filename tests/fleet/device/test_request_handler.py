@@ -105,6 +105,7 @@ def test_a_download_from_before_a_restart_is_not_taken_again(make, handover):
         (lambda a: {n: v.astype(np.float16) for n, v in a.items()}, "is float16"),
         (lambda a: {n: v * np.nan for n, v in a.items()}, "not finite"),
         (lambda a: {n: -v for n, v in a.items()}, "variance"),
+        (lambda a: {n: v * 1e6 for n, v in a.items()}, "has norm"),
     ],
 )
 def test_a_bad_download_is_refused(make, handover, spoil, said):

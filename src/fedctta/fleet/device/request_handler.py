@@ -23,8 +23,10 @@ from fedctta.aggregators import Aggregator, aggregators
 from fedctta.core.network import Network, Tensors
 from fedctta.core.tensors import named, under
 from fedctta.errors import UserError
+from fedctta.fleet.agreement import TERMS, Terms, difference, disagreement, terms_of
 from fedctta.fleet.device.handover import Download, Handover
 from fedctta.fleet.transport.wire import SCHEMA, Note, Parcel
+from fedctta.uploads.robust import BOUND
 
 log = logging.getLogger("fedctta.fleet")
 
@@ -65,6 +67,11 @@ class RequestHandler:
         """A second network: the one that the loop uses cannot be used here at the same time."""
         return self._make_spare()
 
+    @cached_property
+    def source(self) -> Tensors:
+        """What the client owned before its first batch."""
+        return self.adapter.init(self.network).own
+
     def answer(self, request: Parcel) -> Parcel:
         """Return the reply to a request."""
         said = {key: value for key, value in request.note.items() if key in ("run", "nonce")}
@@ -79,12 +86,23 @@ class RequestHandler:
             log.warning("round %d: refused the server's request: %s", request.round, reason)
             return Parcel("refused", request.round, {**said, "device": self.name, "reason": str(reason)})
 
+    @cached_property
+    def terms(self) -> Terms:
+        """What the server must agree on."""
+        return terms_of(self.network, self.adapter)
+
     def _hello(self, note: Note) -> Note:
+        if "weights" in note:  # the server says what it has
+            server = {key: str(note.get(key, "")) for key in TERMS}
+            if reason := disagreement(self.terms, server):
+                raise RequestRefused(reason)
+            if harmless := difference(self.terms, server):
+                log.warning("%s", harmless)
         own = self.handover.moment.client.own
         if "aggregator" in note:
             own = _aggregator(note).shares(self.network, own)
         table = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in own.items()}
-        told: Note = {"device": self.name, "adapter": self.adapter.name, "lockstep": int(self.lockstep)}
+        told: Note = {"device": self.name, **self.terms, "lockstep": int(self.lockstep)}
         return {**self.facts, **told, "schema": SCHEMA, "tensors": json.dumps(table)}
 
     def _step(self, request: Parcel, said: Note) -> Parcel:
@@ -118,7 +136,7 @@ class RequestHandler:
             return False
         client = self.handover.moment.client
         own = {**client.own, **aggregator.hands(client.private)}
-        check_download(sent, own)
+        check_download(sent, own, self.source)
         if missing := aggregator.hands(client.private).keys() - sent.keys():
             raise RequestRefused(f"the download lacks {min(missing)!r}, which goes with the rest")
         self.last = (run, number)
@@ -146,8 +164,11 @@ class RequestHandler:
         return Parcel("nothing", request.round, {**said, "reason": reason})
 
 
-def check_download(tensors: Tensors, own: Tensors) -> None:
-    """Refuse a download of other tensors than those that the server may replace, or of numbers no model can have."""
+def check_download(tensors: Tensors, own: Tensors, source: Tensors) -> None:
+    """Refuse a download of other tensors than those that the server may replace, or of numbers no model can have.
+
+    A server asks the same of uploads: a tensor of n numbers has at most the norm 10 (source's + sqrt n).
+    """
     for name, tensor in tensors.items():
         if name not in own:
             raise RequestRefused(f"the download has a tensor {name!r:.80} that the device does not own")
@@ -158,6 +179,10 @@ def check_download(tensors: Tensors, own: Tensors) -> None:
             raise RequestRefused(f"the download's {name} holds values that are not finite")
         if name.endswith("running_var") and bool((tensor < 0).any()):
             raise RequestRefused(f"the download's {name} is a variance and holds negative values")
+        if name in source and tensor.is_floating_point():
+            most = BOUND * (float(source[name].double().norm()) + tensor.numel() ** 0.5)
+            if (norm := float(tensor.double().norm())) > most:
+                raise RequestRefused(f"the download's {name} has norm {norm:.4g}, more than {most:.4g}")
 
 
 def _split(arrays: Mapping[str, NDArray[Any]]) -> tuple[Tensors, Tensors]:

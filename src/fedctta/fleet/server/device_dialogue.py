@@ -16,6 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedctta.fleet.agreement import difference
 from fedctta.fleet.device.health_report import health_in
 from fedctta.fleet.server.bindings import Bindings
 from fedctta.fleet.server.collaboration import Upload
@@ -65,7 +66,9 @@ class DeviceDialogue:
         online = {node for node in online if self.bindings.allows(node)}
         for node in sorted(online - self.roster.nodes.keys() - self.hellos.keys() - self.post.busy()):
             if self._due(node) and not self.ignored(node):
-                self.post.ask(node, HELLO, wire.Parcel("hello", self.place.round, self._method))
+                self.post.ask(
+                    node, HELLO, wire.Parcel("hello", self.place.round, {**self._method, **self.examiner.terms})
+                )
 
     def admit(self, online: set[int]) -> set[int]:
         """Give those who said hello their rows; return the rows."""
@@ -126,10 +129,14 @@ class DeviceDialogue:
                 self._note_health(row, told)
             if row is not None and _received(parcel) and self.place.owed.get(row, -1) == question.carried:
                 del self.place.owed[row]
+            if parcel.kind == "refused" and question.kind == HELLO:
+                raise UploadRefused(f"{parcel.note.get('reason', 'it gives no reason')!s:.300}")
             if idle:
                 self._pass_over(node, str(parcel.note.get("reason", "")))
             elif question.kind == HELLO:
                 self.hellos[node] = self._believe(node, self.examiner.hello(parcel))
+                if harmless := difference(parcel.note, self.examiner.terms):
+                    log.warning("%s takes part: %s", self.hellos[node], harmless)
             elif row is not None:
                 upload = self.examiner.upload(parcel, question.round, question.nonce)
                 self.answered.add(node)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedctta.aggregators import Uploads
 from fedctta.core.network import Tensors
+from fedctta.fleet.agreement import Terms, disagreement
 from fedctta.fleet.server.collaboration import Upload
 from fedctta.fleet.transport import wire
 from fedctta.uploads.robust import BOUND, plausible
@@ -45,14 +46,14 @@ def form_of(tensor: torch.Tensor) -> UploadForm:
 class Examiner:
     """Knows what an upload must look like: the source's shared tensors and one example of the signals.
 
-    `variances` names the tensors that cannot be negative; `limit` is in bytes, `bound` that of `plausible`. There is
-    none for signals that are `sums` over all that a device has seen.
+    `terms` are what a device must agree on; `variances` names the tensors that cannot be negative; `limit` is in bytes,
+    `bound` that of `plausible`. There is none for signals that are `sums` over all that a device has seen.
     """
 
     shared: Tensors
     signals: Tensors
     variances: frozenset[str]
-    adapter: str
+    terms: Terms
     limit: int = 64 << 20
     bound: float = BOUND
     sums: bool = False
@@ -70,10 +71,8 @@ class Examiner:
         name = parcel.note.get("device")
         if not isinstance(name, str) or not name or len(name) > 100 or not name.isprintable():
             raise UploadRefused("a hello needs a printable device name of up to 100 letters")
-        if parcel.note.get("adapter") != self.adapter:
-            raise UploadRefused(
-                f"the device runs adapter {parcel.note.get('adapter')!r:.40}, the server {self.adapter!r}"
-            )
+        if reason := disagreement(parcel.note, self.terms):
+            raise UploadRefused(reason)
         try:
             told = {key: UploadForm(str(d), tuple(map(int, shape))) for key, (d, shape) in _table(parcel.note).items()}
         except (TypeError, ValueError) as error:
