@@ -34,7 +34,7 @@ class Ordeal:
     """Devices 0 to n - 1 with a camera each; `liar` is one more, which may lie."""
 
     def __init__(self, folder, devices=4, liar=False, **fleet):
-        self.folder, self.devices, self.liar = folder, devices, liar
+        self.folder, self.devices, self.liar, self.weights = folder, devices, liar, {}
         self.names = [f"device-{k}" for k in range(devices + liar)]
         self.keys, self.doors = folder / "keys", folder / "d"
         usual = {"state": "server", "rounds": 10**6, "devices": len(self.names), "max_devices": len(self.names)}
@@ -85,7 +85,14 @@ class Ordeal:
     def _device(self, k, name):
         state = self.folder / "devices" / name
         state.mkdir(parents=True)
-        words = ["--model", "resnet8-w16", "--weights", "shapes", "--data", "python:camera:Camera"]
+        words = [
+            "--model",
+            "resnet8-w16",
+            "--weights",
+            str(self.weights.get(name, "shapes")),
+            "--data",
+            "python:camera:Camera",
+        ]
         words += ["--state", str(state), "--socket", str(self.doors / f"{k}"), "--device", "cpu"]
         words += ["--adapter", "bn", "bn.momentum=0.3"]
         part = process_specs.device(name, words)

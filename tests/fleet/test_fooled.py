@@ -14,17 +14,21 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 pytest.importorskip("flwr")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from ordeal import Ordeal
 
+from fedctta.data.shapes import KINDS
 from fedctta.fleet.processes import process_specs
 from fedctta.fleet.processes.process_specs import Link, ProcessSpec, environment, executable, free_port
 from fedctta.fleet.processes.serve import _restart, start_server
 from fedctta.fleet.processes.supervisor import Supervisor
 from fedctta.fleet.transport.certificates import add_node, make_keys, renew, revoke_node
+from fedctta.models import build
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
 
@@ -221,3 +225,17 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path):
         _restart(supervisor, "superlink", "gate")
         assert wait(supervisor, lambda: {ends(inner), ends(outer)}.isdisjoint({old, None}))
         assert flower.nodes()
+
+
+def test_a_device_with_other_weights_is_refused_and_says_why(tmp_path):
+    ordeal = Ordeal(tmp_path, devices=2)
+    ordeal.weights["device-1"] = tmp_path / "random.safetensors"
+    torch.manual_seed(0)
+    save_file(build("resnet8-w16", len(KINDS)).state_dict(), ordeal.weights["device-1"])
+
+    def story(o):
+        yield from o.until(lambda: o.refusals(), "a refusal", 120)
+
+    ordeal.tell(story)
+    assert "device's model has other weights" in ordeal.refusals()[0]["reason"]
+    assert "device's model has other weights" in (tmp_path / "logs" / "device-1.log").read_text()

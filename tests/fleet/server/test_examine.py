@@ -60,6 +60,15 @@ def test_uploads_refused(parcel, reason):
         EXAMINER.upload(EXAMINER.open(wire.pack(parcel)), 7, "n")
 
 
+@pytest.mark.parametrize("images", [None, 3, "many", 2.5])
+def test_an_upload_of_too_few_images_is_refused(images):
+    strict = replace(EXAMINER, min_batch=4)
+    note = {"nonce": "n"} if images is None else {"nonce": "n", "images": images}
+    with pytest.raises(UploadRefused, match="fewer than min_batch=4"):
+        strict.upload(replace(upload(), note=note), 7, "n")
+    strict.upload(replace(upload(), note={"nonce": "n", "images": 4}), 7, "n")
+
+
 @pytest.mark.parametrize(
     ("parcel", "reason"),
     [

@@ -25,6 +25,7 @@ from fedctta.core.tensors import named, under
 from fedctta.errors import UserError
 from fedctta.fleet.agreement import TERMS, Terms, difference, disagreement, terms_of
 from fedctta.fleet.device.handover import Download, Handover
+from fedctta.fleet.device.private_uploads import BudgetSpent, PrivateUploads
 from fedctta.fleet.transport.wire import SCHEMA, Note, Parcel
 from fedctta.uploads.robust import BOUND
 
@@ -41,7 +42,8 @@ class RequestRefused(Exception):
 class RequestHandler:
     """Answers requests about one device.
 
-    `facts` go into its hello, `health` into every answer; `last` is the last download it was given.
+    `facts` go into its hello, `health` into every answer; `last` is the last download it was given; with `private`, it
+    uploads noisy statistics of its batches, and nothing else.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class RequestHandler:
         min_batch: int = 2,
         last: tuple[str, int] = ("", -1),
         health: Callable[[], Note] = dict,
+        private: PrivateUploads | None = None,
     ) -> None:
         self.name, self.network, self.adapter, self.handover = name, network, adapter, handover
         self.facts, self.lockstep, self.min_batch, self.last = dict(facts or {}), lockstep, min_batch, last
-        self._make_spare, self._health = spare, health
+        self._make_spare, self._health, self._private = spare, health, private
 
     @cached_property
     def spare(self) -> Network:
@@ -147,18 +150,34 @@ class RequestHandler:
         client, x, batches = self.handover.moment
         if x is None:
             return self._nothing(request, said, "the device has seen no batch yet")
+        least = self._least(request.note)
         if aggregator.cumulative:  # what is shared rests on all batches, not on the last one
-            aggregator = aggregator.with_least(self.min_batch)
-        elif len(x) < self.min_batch:
+            aggregator = aggregator.with_least(least)
+        elif len(x) < least:
             return self._nothing(
-                request, said, f"a batch of {len(x)} is too small to share, --min-batch={self.min_batch}"
+                request, said, f"a batch of {len(x)} is too small to share, at least {least} are asked"
             )
         signals: Tensors = {}
         if type(aggregator).signal is not Aggregator.signal:
             signals = aggregator.leave_out(aggregator.signal(self.spare, client, x), known)
-        tensors = named("own", aggregator.shares(self.network, client.own)) | named("signal", signals)
+        own = client.own
+        if self._private is not None:
+            if signals:
+                raise RequestRefused(
+                    f"noise does not cover the {' and '.join(signals)} that {aggregator.name} asks for"
+                )
+            try:
+                own = self._private.release(self.spare, x)
+            except BudgetSpent as reason:
+                return self._nothing(request, said, str(reason))
+        tensors = named("own", aggregator.shares(self.network, own)) | named("signal", signals)
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
         return Parcel("upload", request.round, {**said, "batches": batches, "images": len(x)}, arrays)
+
+    def _least(self, note: Note) -> int:
+        """Return on how many images an upload must rest: as the device or the server asks, whichever is more."""
+        asked = note.get("min_batch", 1)
+        return max(self.min_batch, asked) if isinstance(asked, int) else self.min_batch
 
     def _nothing(self, request: Parcel, said: Note, reason: str) -> Parcel:
         return Parcel("nothing", request.round, {**said, "reason": reason})

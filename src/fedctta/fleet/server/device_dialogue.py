@@ -52,7 +52,7 @@ class DeviceDialogue:
         self.health: dict[int, wire.Note] = {}  # what devices last told, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
         self._not_before: dict[int, float] = {}
-        self._method = method
+        self._method: wire.Note = {**method, "min_batch": plan.experiment.min_batch}
 
     def turn(self) -> None:
         """Begin a new round: forget the uploads of the last one."""

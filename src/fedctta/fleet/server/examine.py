@@ -47,7 +47,8 @@ class Examiner:
     """Knows what an upload must look like: the source's shared tensors and one example of the signals.
 
     `terms` are what a device must agree on; `variances` names the tensors that cannot be negative; `limit` is in bytes,
-    `bound` that of `plausible`. There is none for signals that are `sums` over all that a device has seen.
+    `bound` that of `plausible`. There is none for signals that are `sums` over all that a device has seen; all other
+    uploads rest on at least `min_batch` images.
     """
 
     shared: Tensors
@@ -57,6 +58,7 @@ class Examiner:
     limit: int = 64 << 20
     bound: float = BOUND
     sums: bool = False
+    min_batch: int = 1
 
     def open(self, flat: NDArray[Any]) -> wire.Parcel:
         """Return the parcel in these bytes."""
@@ -87,6 +89,9 @@ class Examiner:
             raise UploadRefused(f"the upload is of round {parcel.round}, asked was round {round_}")
         if parcel.note.get("nonce") != nonce:
             raise UploadRefused("the upload does not repeat the number of its question: it answers another one")
+        images = parcel.note.get("images", 1)
+        if not self.sums and (not isinstance(images, int) or images < self.min_batch):
+            raise UploadRefused(f"the upload rests on {images!s:.20} images, fewer than min_batch={self.min_batch}")
         wanted = {f"own.{n}": t for n, t in self.shared.items()} | {f"signal.{n}": t for n, t in self.signals.items()}
         found = {name: torch.from_numpy(array) for name, array in parcel.arrays.items()}
         self._compare({n: form_of(t) for n, t in found.items()}, {n: form_of(t) for n, t in wanted.items()})

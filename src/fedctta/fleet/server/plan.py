@@ -187,7 +187,8 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
     variances = frozenset(name for name in network.statistics if name.endswith("running_var"))
     limit = int(plan.max_megabytes * 2**20)
     terms = terms_of(network, adapter)
-    return hub, Examiner(hub.shared, signals, variances, terms, limit, plan.norm_bound, aggregator.cumulative)
+    sums, least = aggregator.cumulative, experiment.min_batch
+    return hub, Examiner(hub.shared, signals, variances, terms, limit, plan.norm_bound, sums, least)
 
 
 def method_note(hub: Hub) -> Note:
