@@ -239,3 +239,15 @@ def test_a_device_with_other_weights_is_refused_and_says_why(tmp_path):
     ordeal.tell(story)
     assert "device's model has other weights" in ordeal.refusals()[0]["reason"]
     assert "device's model has other weights" in (tmp_path / "logs" / "device-1.log").read_text()
+
+
+def test_a_plans_least_batch_is_heeded_by_devices(tmp_path):
+    ordeal = Ordeal(tmp_path, devices=1)
+    plan, log = tmp_path / "fleet.toml", tmp_path / "server" / "server.log"
+    plan.write_text(plan.read_text().replace("[run]", "[run]\nmin_batch = 50"))
+
+    def story(o):
+        yield from o.until(lambda: log.exists() and "is too small to share, at least 50" in log.read_text(), "a no", 90)
+
+    ordeal.tell(story)
+    assert not list((tmp_path / "server").glob("collaboration/*"))

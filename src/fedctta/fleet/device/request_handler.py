@@ -155,7 +155,7 @@ class RequestHandler:
             aggregator = aggregator.with_least(least)
         elif len(x) < least:
             return self._nothing(
-                request, said, f"a batch of {len(x)} is too small to share, at least {least} are asked"
+                request, said, f"a batch of {len(x)} is too small to share, at least {least} are asked for"
             )
         signals: Tensors = {}
         if type(aggregator).signal is not Aggregator.signal:
