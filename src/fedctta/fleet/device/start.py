@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import torch
 
-from fedctta.adapters import Adapter
+from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client
 from fedctta.core.randomness import numbered
 from fedctta.engine.first_clients import first_client
-from fedctta.errors import UserError
+from fedctta.errors import UserError, either
 from fedctta.fleet.device.device import Device, stoppable
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.fleet.device.equipment import Equipment, equip, images_from, seed_of
@@ -198,9 +198,10 @@ def add_noise(equipment: Equipment, settings: Settings) -> tuple[Adapter, Privat
             raise UserError(f"--budget has no effect on {adapter.name!r}, which keeps to --epsilon for ever: drop it")
         return noisy, None
     if not covers(network, adapter):
+        able = [name for name, usual in adapters.usual().items() if covers(network, usual)]
         raise UserError(
             f"--epsilon has no effect on adapter {adapter.name!r}, which sends more than one batch's statistics: use"
-            f" --adapter {UNWAITING} or bn (with default parameters), or drop it"
+            f" --adapter {either([UNWAITING, *able])} (with default parameters), or drop it"
         )
     spent = Accountant(settings.state / "privacy.json", noise, settings.delta, settings.budget)
     return adapter, PrivateUploads(Noise(noise), spent)
