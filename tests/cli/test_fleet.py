@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fedctta.cli import app
 from fedctta.errors import UserError
+from fedctta.fleet.transport.certificates import make_keys
 
 
 def call(*words):
@@ -32,6 +33,37 @@ def test_keys_and_proxy(tmp_path):
     assert done.exit_code == 0
     assert (tmp_path / "k" / "nodes" / "device-1.pub").exists()
     assert "listen 0.0.0.0:9092 ssl" in call("proxy", "--keys", str(tmp_path / "k")).output
+
+
+def test_keys_are_revoked_added_and_renewed(tmp_path):
+    pytest.importorskip("flwr")
+    keys = tmp_path / "k"
+    call("keys", "--out", str(keys))
+    assert "its node is put out" in call("keys", "--out", str(keys), "--revoke", "device-0").output
+    assert not (keys / "nodes" / "device-0.pub").exists()
+    assert "device-0.pub" in call("keys", "--out", str(keys), "--add", "device-0").output
+    before = (keys / "server.crt").read_bytes()
+    assert "within seconds" in call("keys", "--out", str(keys), "--renew").output
+    assert (keys / "server.crt").read_bytes() != before
+    for words, reason in (
+        (["--renew", "--add", "x"], "one at a time"),
+        (["--renew", "--nodes", "2"], "have no effect"),
+        (["--revoke", "x"], "its nodes are device-0"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            call("keys", "--out", str(keys), *words)
+
+
+def test_a_node_must_know_whose_app_it_runs(tmp_path):
+    pytest.importorskip("flwr")
+    make_keys(tmp_path / "k", [], 1, days=9)
+    (tmp_path / "k" / "trusted.yaml").unlink()
+    words = ["node", "--socket", "d.sock", "--ca", str(tmp_path / "k" / "ca.crt"), "--key", "x.key"]
+    with pytest.raises(UserError, match=r"trusted\.yaml is missing"):
+        call(*words)
+    make_keys(tmp_path / "old", [], 1, days=0)
+    with pytest.raises(UserError, match="ended on"):
+        call(*words[:4], str(tmp_path / "old" / "ca.crt"), *words[5:])
 
 
 def test_status(tmp_path):

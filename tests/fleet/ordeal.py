@@ -34,7 +34,7 @@ class Ordeal:
     """Devices 0 to n - 1 with a camera each; `liar` is one more, which may lie."""
 
     def __init__(self, folder, devices=4, liar=False, **fleet):
-        self.folder, self.devices, self.liar = folder, devices, liar
+        self.folder, self.devices, self.liar, self.weights = folder, devices, liar, {}
         self.names = [f"device-{k}" for k in range(devices + liar)]
         self.keys, self.doors = folder / "keys", folder / "d"
         usual = {"state": "server", "rounds": 10**6, "devices": len(self.names), "max_devices": len(self.names)}
@@ -65,8 +65,7 @@ class Ordeal:
                 self.supervisor.start(self._device(k, name))
             public = [self.keys / "nodes" / f"{name}.pub" for name in self.names]
             flower = start_server(self.supervisor, self.link, self.folder / "f", public, ("127.0.0.1", outer))
-            for name in self.names:
-                self.start_node(name)
+            self.start_nodes()
             try:
                 return lead(self.supervisor, flower, self.folder / "fleet.toml", self._watch)
             except Over:
@@ -86,7 +85,14 @@ class Ordeal:
     def _device(self, k, name):
         state = self.folder / "devices" / name
         state.mkdir(parents=True)
-        words = ["--model", "resnet8-w16", "--weights", "shapes", "--data", "python:camera:Camera"]
+        words = [
+            "--model",
+            "resnet8-w16",
+            "--weights",
+            str(self.weights.get(name, "shapes")),
+            "--data",
+            "python:camera:Camera",
+        ]
         words += ["--state", str(state), "--socket", str(self.doors / f"{k}"), "--device", "cpu"]
         words += ["--adapter", "bn", "bn.momentum=0.3"]
         part = process_specs.device(name, words)
@@ -97,9 +103,20 @@ class Ordeal:
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         return replace(part, environment={**part.environment, "PYTHONPATH": path, "FLEET_BEGAN": str(self.began)})
 
-    def start_node(self, name):
+    def start_nodes(self):
+        """Start all SuperNodes."""
+        for name in self.names:
+            self.start_node(name)
+
+    def stop_node(self, name):
+        """End a device's SuperNode for good."""
+        tended = self.supervisor.tended.pop(f"node-{name}")
+        os.killpg(tended.process.pid, signal.SIGKILL)
+        tended.process.wait()
+
+    def start_node(self, name, door=None):
         """Start a device's SuperNode."""
-        door = self.doors / name.removeprefix("device-")
+        door = self.doors / (door or name.removeprefix("device-"))
         key = self.keys / "nodes" / f"{name}.key"
         part = process_specs.supernode(self.outside, name, door, free_port(), self.folder / "f" / name, key)
         if self.liar and name == self.names[-1]:  # a ClientApp without a limit: a liar's may be anything

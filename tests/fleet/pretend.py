@@ -9,6 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from fedctta.aggregators import aggregators
+from fedctta.fleet.agreement import terms_of
 from fedctta.fleet.server.examine import form_of
 from fedctta.fleet.server.plan import write_plan
 from fedctta.fleet.transport import wire
@@ -40,9 +41,8 @@ class Device:
 
     def hello(self):
         forms = {name: form_of(tensor) for name, tensor in self.client.own.items()}
-        return wire.Parcel(
-            "hello", 0, {"device": self.name, "adapter": self.adapter.name, "tensors": json.dumps(forms)}
-        )
+        terms = terms_of(self.network, self.adapter)
+        return wire.Parcel("hello", 0, {"device": self.name, **terms, "tensors": json.dumps(forms)})
 
     def step(self, request):
         note = request.note

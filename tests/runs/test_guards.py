@@ -27,6 +27,17 @@ def run(tiny_module, domains):
     return go
 
 
+@pytest.fixture
+def run_larger(tiny_module, make_domains):
+    """The same with images of 12 x 12, on which a layer has enough pixels to be shared with noise."""
+
+    def go(**values):
+        (record,) = fedctta.run(model=tiny_module, dataset=make_domains(side=12), **{**SMALL, **values})
+        return record
+
+    return go
+
+
 def method(aggregator):
     """An aggregator, quick, with an adapter that suits it."""
     quick = {"fedtsa.epochs": 2} if aggregator == "fedtsa" else {}
@@ -154,7 +165,13 @@ def test_noise_where_nothing_is_sent_is_refused(key, run):
 RECALL = {"adapter": "recall", "aggregator": "recall"}
 
 
-def test_recall_shares_with_noise_and_states_its_budget(run):
+def test_noise_where_no_layer_could_be_shared_is_refused(run):
+    with pytest.raises(UserError, match="128 pixels per image or more, and there is none on images of 8 x 8"):
+        run(**RECALL, epsilon=1.0)
+
+
+def test_recall_shares_with_noise_and_states_its_budget(run_larger):
+    run = run_larger
     noisy, again = (run(**RECALL, epsilon=1.0) for _ in range(2))
     assert same(noisy, again)
     assert noisy.settings["privacy"]["epsilon"] == pytest.approx(1.0)
@@ -163,8 +180,10 @@ def test_recall_shares_with_noise_and_states_its_budget(run):
     assert cut == {"noise": 0.0, "delta": 1e-5}
 
 
-def test_recall_with_noise_is_the_same_whatever_the_lifting(run):
-    found = [run(**RECALL, noise=0.1, lift=lift, **{"recall.min_images": 8}).entropy for lift in ("vmap", "loop")]
+def test_recall_with_noise_is_the_same_whatever_the_lifting(run_larger):
+    found = [
+        run_larger(**RECALL, noise=0.1, lift=lift, **{"recall.min_images": 8}).entropy for lift in ("vmap", "loop")
+    ]
     np.testing.assert_allclose(*found, rtol=1e-4)
 
 
@@ -179,9 +198,9 @@ def test_recall_with_noise_is_the_same_whatever_the_lifting(run):
         ({**RECALL, "check": 2, "guard": "reset"}, "guard=reset lets images decide whether a client sends anything"),
     ],
 )
-def test_noise_refuses_what_it_does_not_cover(values, message, run):
+def test_noise_refuses_what_it_does_not_cover(values, message, run_larger):
     with pytest.raises(UserError, match=message):
-        run(epsilon=1.0, **values)
+        run_larger(epsilon=1.0, **values)
 
 
 def test_noise_says_who_asks_for_no_signals(run):

@@ -174,6 +174,9 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"guard": "on", "check": 10}, "unknown value for guard 'on'"),
         ({"guard": "reset"}, "guard=reset acts on what checks find and check=0 asks for none: give check=10"),
         ({"adapter": "none", "check": 10}, "check has no effect: nothing is adapted"),
+        ({"cap": 0.1, "robust": ["clip", "median"]}, "cap has no effect without robust=cap"),
+        ({"trim": 0.1}, "trim has no effect without robust=trimmed"),
+        ({"lie": "scale"}, "lie has no effect without liars"),
         ({"adapter": "none", "guard": "reset"}, "guard has no effect: nothing is adapted"),
     ],
 )

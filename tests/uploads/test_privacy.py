@@ -53,6 +53,21 @@ def test_large_epsilons_do_not_overflow():
     assert epsilon_of(1e-9, 1e-5) == 0.0
 
 
+# Of dp-accounting 0.6.0: PLDAccountant(value_discretization_interval=1e-4), `rounds` times GaussianDpEvent(noise).
+ACCOUNTED = [
+    (4.0, 1, 1e-5, 0.926342),
+    (4.0, 16, 1e-5, 4.377178),
+    (10.0, 100, 1e-5, 4.377178),
+    (10.0, 1000, 1e-5, 17.856587),
+    (2.0, 50, 1e-6, 22.424516),
+]
+
+
+@pytest.mark.parametrize(("noise", "rounds", "delta", "epsilon"), ACCOUNTED)
+def test_rounds_add_up_as_a_public_accountant_says(noise, rounds, delta, epsilon):
+    assert Noise(noise).spent(delta, rounds)["epsilon_all_rounds"] == pytest.approx(epsilon, rel=1e-6)
+
+
 def test_rounds_add_up():
     spent = Noise(10.0).spent(1e-5, rounds=100)
     assert spent["epsilon"] == pytest.approx(epsilon_of(0.1, 1e-5))

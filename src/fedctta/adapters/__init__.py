@@ -138,6 +138,9 @@ class Adapter:
         for need in self.needs:
             self.require(network, need)
 
+    def check_images(self, network: Network, x: Tensor) -> None:
+        """Raise a UserError if nothing of images like x[B, ...] could ever be sent."""
+
     def require(self, network: Network, need: Need, *remedies: str) -> None:
         """Refuse a model without what is needed; say which adapters can work on it, after `remedies` of one's own."""
         if not meets(network, [need]):

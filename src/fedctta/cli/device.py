@@ -56,10 +56,17 @@ def device(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="Budget of all that is ever sent of one image: noise from the system (recall).", show_default=False
+            help="Budget of all that is ever sent of one image: noise from the system (recall, bn).", show_default=False
         ),
     ] = None,
     delta: Annotated[float, typer.Option(help="The delta of that budget.")] = 1e-5,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Epsilon after which nothing more is sent, for a scene that is in every upload (bn).",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings in the log.")] = False,
 ) -> None:
     """Predict and adapt on this machine: alone, or as one device of a fleet. It goes on where it was stopped.
@@ -95,6 +102,7 @@ def device(
             window,
             epsilon,
             delta,
+            budget,
         )
     )
 

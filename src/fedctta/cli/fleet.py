@@ -71,21 +71,35 @@ def keys(
     hosts: Annotated[str, typer.Option(help="Names and addresses of the server: a,b.")] = "",
     nodes: Annotated[int, typer.Option(help="Node keys to make.")] = 1,
     add: Annotated[str, typer.Option(help="Name of one more node, for a folder that is there.")] = "",
+    revoke: Annotated[str, typer.Option(help="Name of a node that is no longer let in.")] = "",
+    renew: Annotated[bool, typer.Option("--renew", help="Renew certificates and the app's signature.")] = False,
 ) -> None:
-    """Make a certificate authority, the server's certificate and node keys.
+    """Make a certificate authority, the server's certificate, node keys and the app that nodes trust.
+
+    What --add, --revoke and --renew change in the server's own folder takes effect within seconds, without a restart.
 
     Example: fedctta fleet keys --out keys --hosts fleet.example.org,10.0.0.5 --nodes 4
     """
-    from fedctta.fleet.transport.certificates import add_node, make_keys
+    from fedctta.fleet.transport.certificates import add_node, make_keys, revoke_node
+    from fedctta.fleet.transport.certificates import renew as renew_certificates
 
-    if add:
-        for path in add_node(folder, add):
+    if bool(add) + bool(revoke) + renew > 1:
+        raise UserError("--add, --revoke and --renew are done one at a time: give one of them")
+    if (add or revoke or renew) and (hosts or nodes != 1):
+        raise UserError("--hosts and --nodes are for a new folder and have no effect on one that is there: drop them")
+    if revoke:
+        out.print(f"{revoke_node(folder, revoke)}: its node is put out; --add {revoke} makes a new key", soft_wrap=True)
+        return
+    if add or renew:
+        for path in add_node(folder, add) if add else renew_certificates(folder):
             out.print(str(path), soft_wrap=True)
-        out.print("the server lets it in after its next start", soft_wrap=True)
+        copies = "nodes need the new .key" if add else "nodes need the new ca.crt before the old one ends"
+        out.print(f"a server that uses this folder takes them up within seconds; {copies}", soft_wrap=True)
         return
     for path in make_keys(folder, [host.strip() for host in hosts.split(",") if host.strip()], nodes):
         out.print(str(path), soft_wrap=True)
-    out.print(f"keep {folder}/ca.key away from the machines; a node needs ca.crt and its own .key", soft_wrap=True)
+    secret = f"keep {folder}/ca.key and app.key away from the machines"
+    out.print(f"{secret}; a node needs ca.crt, trusted.yaml and its own .key", soft_wrap=True)
 
 
 @fleet_app.command()
@@ -112,7 +126,9 @@ def server(
     host, outer = _host_and_port(listen)
     keys_folder = _keys(keys_folder, insecure, insist, host, check_insecure)
     link = Link("127.0.0.1", port, keys_folder)
-    public = [] if keys_folder is None else sorted((keys_folder / "nodes").glob("*.pub"))
+    public: Path | list[Path] = [] if keys_folder is None else keys_folder / "nodes"
+    if keys_folder is not None:
+        _remind(keys_folder / "server.crt", keys_folder / "ca.crt")
     with Supervisor(folder / "logs") as supervisor, Live(err) as live:
         try:
             flower = start_server(supervisor, link, folder.resolve() / "flower", public, (host, outer))
@@ -151,6 +167,13 @@ def node(
     place = Link(host, outer, None if insecure or ca is None else ca.resolve().parent)
     if ca is not None and ca.name != "ca.crt":
         raise UserError(f"--ca {ca} must be called ca.crt: rename it")
+    if ca is not None and not insecure:
+        _remind(ca)
+        if not ca.with_name("trusted.yaml").is_file():
+            raise UserError(
+                f"{ca.with_name('trusted.yaml')} is missing, which says whose app a node runs: copy it from the folder"
+                " of keys, where `fedctta fleet keys --renew` makes it"
+            )
     part = supernode(place, name, socket.resolve(), port or free_port(), folder.resolve(), key and key.resolve())
     with Supervisor(folder / "logs") as supervisor:
         supervisor.start(part)
@@ -214,6 +237,15 @@ def _keys(folder: Path | None, insecure: bool, insist: bool, host: str, check: A
             "the server needs --keys FOLDER: make one with `fedctta fleet keys`, or use --insecure on loopback"
         )
     return folder.resolve()
+
+
+def _remind(*certificates: Path) -> None:
+    """Say which certificates end soon; refuse those that have ended."""
+    from fedctta.fleet.transport.certificates import remind
+
+    for certificate in certificates:
+        if line := remind(certificate):
+            err.print(line, soft_wrap=True)
 
 
 def _need_flower() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.aggregators.local import Local
@@ -81,6 +83,7 @@ def share_noisily(experiment: Experiment, federation: Federation) -> Federation 
     adapter = federation.adapter.with_noise(read_noise(experiment), aggregator.least_images)
     if adapter is None:
         return None
+    adapter.check_images(federation.network, torch.zeros(1, *federation.server.shape, device=federation.network.device))
     if experiment.guard != "off":
         raise UserError(
             f"guard={experiment.guard} lets images decide whether a client sends anything, which noise does not cover:"
@@ -102,8 +105,8 @@ def read_noise(experiment: Experiment) -> float:
 def choose_noise(experiment: Experiment, federation: Federation) -> Noise:
     """Return the noise asked for; refuse uploads that it would not cover."""
     adapter, aggregator, network = federation.adapter, federation.aggregator, federation.network
-    if not _covers(network, adapter):
-        able = [name for name, usual in adapters.usual().items() if _covers(network, usual)]
+    if not covers(network, adapter):
+        able = [name for name, usual in adapters.usual().items() if covers(network, usual)]
         raise UserError(
             f"noise and epsilon cover the statistics of one batch only: use adapter={either(able)} (with default"
             " parameters) or drop them"
@@ -122,7 +125,7 @@ def choose_noise(experiment: Experiment, federation: Federation) -> Noise:
     return Noise(read_noise(experiment))
 
 
-def _covers(network: Network, adapter: Adapter) -> bool:
+def covers(network: Network, adapter: Adapter) -> bool:
     """Whether clients upload statistics of one batch and nothing else."""
     return adapter.measures and adapter.init(network).own.keys() <= network.statistics.keys()
 

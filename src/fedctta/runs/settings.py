@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -152,6 +152,7 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     for key in ("noise", "epsilon"):
         if set(choices.get(key, ())) - {None} and not any(_sends(e) for e in experiments.values()):
             raise UserError(f"{key} has no effect: nothing is sent in these runs; drop it, or use another aggregator")
+    refuse_idle_guards(choices, list(experiments.values()))
     for key in ("check", "guard"):
         usual = DEFAULTS[key]
         if set(choices.get(key, ())) - {usual} and all(getattr(e, key) == usual for e in experiments.values()):
@@ -159,6 +160,16 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     if "before" in choices.get("predict", ()) and "predict" not in used:
         raise UserError("predict=before has no effect: these runs predict the same before and after adapting; drop it")
     return list(experiments.values())
+
+
+def refuse_idle_guards(choices: Mapping[str, Sequence[Any]], experiments: Sequence[Experiment]) -> None:
+    """Refuse values of keys that no experiment uses: they would promise a protection that is not there."""
+    for way in ("cap", "clip", "trimmed"):
+        key = "trim" if way == "trimmed" else way
+        if set(choices.get(key, ())) - {DEFAULTS[key]} and all(e.robust != way for e in experiments):
+            raise UserError(f"{key} has no effect without robust={way}: add it, or drop {key}")
+    if set(choices.get("lie", ())) - {DEFAULTS["lie"]} and not any(e.liars for e in experiments):
+        raise UserError("lie has no effect without liars: say liars=2, or drop it")
 
 
 def _sends(experiment: Experiment) -> bool:

@@ -16,11 +16,13 @@ delta)-private for
 
 (Balle and Wang 2018, Theorem 8), and T rounds that all hold the image for m = sqrt(T) / noise.
 
-The simulation's noise comes from its seed, so that runs can be repeated. On a device it must come from the system.
+The simulation's noise comes from its seed, so that runs can be repeated. On a device it comes from the system
+(`fleet.device.private_uploads`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import exp, inf, log, sqrt
@@ -40,6 +42,7 @@ from fedctta.errors import UserError
 from fedctta.keys import LEAST_DELTA, LEAST_EPSILON
 from fedctta.uploads.stages import Transit
 
+Draw = Callable[[int, torch.Size], Tensor]
 RADIUS = 1.0  # R: on CIFAR-10-C half of all images stay within 0.5 at most layers and nine in ten within 1
 LEAST_VARIANCE = 0.1  # of the source's: noise may carry a variance below zero
 
@@ -102,9 +105,13 @@ class Noise:
 
     def release(self, network: Network, key: Tensor, x: Tensor) -> Tensors:
         """Return the statistics of a client's batch x[B, ...] to upload. Pure; `key` is new in every round."""
-        return network({}, x, self._rule(network, key)).statistics
+        return self.release_with(network, lambda layer, shape: normal(fork(key, layer), shape), x)
 
-    def _rule(self, network: Network, key: Tensor) -> NormRule:
+    def release_with(self, network: Network, draw: Draw, x: Tensor) -> Tensors:
+        """Return the same with chance from elsewhere: `draw` gives the standard normal numbers of a layer."""
+        return network({}, x, self._rule(network, draw)).statistics
+
+    def _rule(self, network: Network, draw: Draw) -> NormRule:
         sigma = self.noise * sqrt(len(network.norms))
         released: set[str] = set()
 
@@ -114,7 +121,7 @@ class Noise:
             released.add(name)
             moments = contributions(x, source, self.radius).mean(0)
             sensitivity = 2 * self.radius * sqrt(moments.numel()) / len(x)
-            chance = normal(fork(key, network.norms.index(name)), moments.shape)
+            chance = draw(network.norms.index(name), moments.shape)
             noisy = statistics_of(moments + sigma * sensitivity * chance, source)
             return noisy, noisy
 

@@ -105,6 +105,7 @@ def test_a_download_from_before_a_restart_is_not_taken_again(make, handover):
         (lambda a: {n: v.astype(np.float16) for n, v in a.items()}, "is float16"),
         (lambda a: {n: v * np.nan for n, v in a.items()}, "not finite"),
         (lambda a: {n: -v for n, v in a.items()}, "variance"),
+        (lambda a: {n: v * 1e6 for n, v in a.items()}, "has norm"),
     ],
 )
 def test_a_bad_download_is_refused(make, handover, spoil, said):
@@ -137,6 +138,13 @@ def test_what_a_device_does_not_serve_is_refused(make):
 def test_small_batches_and_no_batch_are_not_shared(make, handover):
     assert make(min_batch=4).answer(Parcel("step", 1, STEP)).kind == "upload"
     assert "too small" in make(min_batch=5).answer(Parcel("step", 1, STEP)).note["reason"]
+    for asked, kind in (
+        (4, "upload"),
+        (5, "nothing"),
+        ("many", "upload"),
+    ):
+        assert make(min_batch=3).answer(Parcel("step", 1, {**STEP, "min_batch": asked})).kind == kind
+    assert make(min_batch=5).answer(Parcel("step", 1, {**STEP, "min_batch": 1})).kind == "nothing"
     handover.publish(handover.moment._replace(x=None))
     assert make().answer(Parcel("step", 1, STEP)).kind == "nothing"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from fedctta.adapters.bn import BatchStatistics
@@ -24,6 +25,7 @@ from fedctta.errors import UserError
 from fedctta.fleet.device.device_state import StreamPosition
 from fedctta.fleet.device.equipment import equip
 from fedctta.fleet.device.handover import Handover, Snapshot
+from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.start import Settings, _adaptation, _handler, _rename, add_noise, run_device
 from fedctta.fleet.transport.framing import exchange
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
@@ -36,7 +38,7 @@ from torch import nn
 def make():
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 3))
+        return nn.Sequential(nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 3))
 """
 IMAGES = 600
 
@@ -159,6 +161,9 @@ def test_two_devices_do_not_share_a_state(settings):
         ({"epsilon": 4.0, "delta": 2.0}, "delta=2.0 must lie between 0 and 1"),
         ({"epsilon": 4.0, "guard": "reset"}, "--guard reset lets images decide what is sent"),
         ({"delta": 1e-6}, "--delta 1e-06 has no effect without --epsilon"),
+        ({"budget": 8.0}, "--budget 8.0 limits what uploads of --epsilon add up to"),
+        ({"budget": 2.0, "epsilon": 4.0}, "give a smaller --epsilon"),
+        ({"epsilon": 4.0, "lockstep": True, "socket": Path("s")}, "would send an interrupted batch twice"),
     ],
 )
 def test_settings_that_cannot_be_are_told(settings, changes, said):
@@ -225,25 +230,78 @@ def test_lock_step_is_refused_for_a_method_that_never_waits(settings, tmp_path):
 
 
 def test_noise_is_refused_for_a_method_without_it(settings):
-    with pytest.raises(UserError, match="--epsilon has no effect on adapter 'bn': use --adapter recall"):
-        run_device(replace(settings, epsilon=4.0))
+    with pytest.raises(UserError, match="--epsilon has no effect on adapter 'bn', which sends more than one batch's"):
+        run_device(replace(settings, epsilon=4.0))  # momentum 0.1: older batches, too
+    with pytest.raises(UserError, match="--epsilon has no effect on adapter 'tent'"):
+        run_device(replace(settings, epsilon=4.0, adapter="tent", parameters={}))
+    with pytest.raises(UserError, match="--budget has no effect on 'recall'"):
+        run_device(replace(settings, epsilon=4.0, budget=8.0, adapter="recall", parameters={}))
     assert not settings.state.exists()
 
 
+def larger(settings):
+    """Images on which a layer has enough pixels to be shared with noise."""
+    folder = settings.state.parent / "larger"
+    folder.mkdir()
+    for k in range(20):
+        image = Image.open(settings.state.parent / "images" / f"{k:04d}.bmp").resize((12, 12))
+        image.save(folder / f"{k:04d}.bmp")
+    return replace(settings, data=f"folder:{folder}")
+
+
+def test_noise_is_refused_where_nothing_would_be_sent(settings):
+    noisy = replace(settings, adapter="recall", parameters={}, epsilon=4.0)
+    with pytest.raises(UserError, match="128 pixels per image or more, and there is none on images of 8 x 8"):
+        run_device(noisy)
+    assert not noisy.state.exists()
+
+
+def test_statistics_are_sent_with_noise_and_the_cost_is_written_down(settings, caplog):
+    caplog.set_level("INFO", "fedctta.fleet")
+    noisy = replace(settings, parameters={}, epsilon=4.0, budget=9.0)
+    equipment = equip(noisy.model, noisy.weights, "bn", 4)
+    noisy.state.mkdir()
+    adapter, private = add_noise(equipment, noisy)
+    assert adapter is equipment.adapter
+    adaptation, x = _adaptation(noisy, equipment), torch.rand(4, 3, 8, 8)
+    handover = Handover(Snapshot(adaptation.client, x, 1))
+    handler = _handler(noisy, equipment, handover, StreamPosition(), adaptation, private)
+    ask = Parcel("step", 1, {"aggregator": "fedavg"})
+    first, again = handler.answer(ask), handler.answer(ask)
+    assert first.kind == "upload"
+    assert not [key for key in first.note if key.startswith("health.")]
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])  # a batch is released once
+    exact = RequestHandler("d", equipment.network, adapter, handover, spare=lambda: equipment.network).answer(ask)
+    assert all((array != exact.arrays[name]).any() for name, array in first.arrays.items())
+    assert "does not cover the indicator" in handler.answer(Parcel("step", 1, {"aggregator": "fedtsa"})).note["reason"]
+    assert json.loads((noisy.state / "privacy.json").read_text())["releases"] == 1
+    kinds = []
+    for _ in range(5):
+        handover.publish(Snapshot(adaptation.client, torch.rand(4, 3, 8, 8), 2))
+        kinds.append(handler.answer(ask).kind)
+    assert kinds == ["upload"] * 2 + ["nothing"] * 3
+    assert "--budget 9 is spent after 3 uploads" in handler.answer(ask).note["reason"]
+    run_device(noisy)
+    assert "3 uploads with noise; epsilon 4 for an image, 7.63" in caplog.text
+
+
 def test_with_a_budget_a_device_shares_noisily_and_tells_nothing_of_its_health(settings):
-    noisy = replace(settings, adapter="recall", parameters={}, epsilon=4.0, name="d")
+    noisy = replace(larger(settings), adapter="recall", parameters={}, epsilon=4.0, name="d")
     equipment = equip(noisy.model, noisy.weights, "recall", 4)
-    adapter = add_noise(equipment.adapter, 4.0, 1e-5)
+    adapter, private = add_noise(equipment, noisy)
+    assert private is None
     assert adapter.sends_noise == pytest.approx(noise_for(4.0, 1e-5))
     adaptation = _adaptation(noisy, replace(equipment, adapter=adapter))
-    handler = _handler(noisy, equipment, Handover(Snapshot(adaptation.client, None, 0)), StreamPosition(), adaptation)
+    moment = Handover(Snapshot(adaptation.client, None, 0))
+    handler = _handler(noisy, equipment, moment, StreamPosition(), adaptation, None)
     plain = replace(noisy, epsilon=None)
-    open_handler = _handler(plain, equipment, handler.handover, StreamPosition(), adaptation)
+    open_handler = _handler(plain, equipment, handler.handover, StreamPosition(), adaptation, None)
     asked = Parcel("step", 1, {})
     assert not [key for key in handler.answer(asked).note if key.startswith("health.")]
     assert [key for key in open_handler.answer(asked).note if key.startswith("health.")]
     run_device(noisy)
-    assert lines(noisy.state / "predictions.jsonl") == IMAGES
+    assert lines(noisy.state / "predictions.jsonl") == 20
 
 
 def test_without_an_adapter_it_recalls_and_parameters_are_those_of_recall(settings, caplog):

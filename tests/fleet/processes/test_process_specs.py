@@ -24,11 +24,18 @@ def test_keys_are_used_when_there_are_any():
     node = process_specs.supernode(SAFE, "d", Path("/d.sock"), 99, Path("home"), Path("/k")).command
     assert node[node.index("--auth-supernode-private-key") + 1] == "/k"
     assert 'device="/d.sock"' in node
+    assert node[node.index("--trusted-entities") + 1] == "/keys/trusted.yaml"
 
 
 def test_without_keys_it_says_so():
     assert "--insecure" in process_specs.superlink(OPEN, Path("db"), Path("home")).command
     assert "--insecure" in process_specs.supernode(OPEN, "d", Path("/d.sock"), 99, Path("home")).command
+
+
+@pytest.mark.parametrize(("link", "keys"), [(SAFE, "/keys"), (OPEN, "-")])
+def test_the_superlink_is_always_locked(link, keys):
+    command = process_specs.superlink(link, Path("/f/db"), Path("home")).command
+    assert command[2:5] == ("fedctta.fleet.transport.superlink", "/f/control.token", keys)
 
 
 def test_runs_survive_the_superlink():

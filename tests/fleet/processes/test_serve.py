@@ -26,6 +26,8 @@ class Supervisor:
 class Flower:
     """Plays a server: every submitted run writes its first status; `alive` is what the SuperLink believes."""
 
+    keyring = None
+
     def __init__(self, state, alive=True, holds=False):
         self.state, self.alive, self.submitted, self.asked = state, alive, 0, 0
         self.ledger = Ledger(state, "me") if holds else None

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pretend import assemble, context_of, make_devices
 
+from fedctta.fleet.server.bindings import write_bindings
 from fedctta.fleet.server.server_app import app
 from fedctta.fleet.simulation.grid import InProcessGrid
 from fedctta.fleet.transport import wire
@@ -84,3 +85,51 @@ def test_a_device_that_was_away_for_long_goes_on_by_itself(tmp_path):
     back = [entry for entry in log if entry[0] > 5]
     assert back[0][1:] == (None, False)
     assert back[1][1] is not None
+
+
+def test_a_key_cannot_say_anothers_name(tmp_path):
+    """Nodes 103 to 101 are devices 0 to 2; the key of node 100 is device-3's, and says it is device-0."""
+    federation, stream = assemble(aggregator="fedavg")
+    devices = make_devices(federation, stream, 4)
+    devices[100].name = "device-0"
+    write_bindings(tmp_path / "server", {103 - k: (f"device-{k}", "") for k in range(4)})
+    fleet = {"rounds": 3, "devices": 3, "deadline": 1.0, "lockstep": False}
+    app(InProcessGrid(devices), context_of(tmp_path, fleet, aggregator="fedavg"))
+    status = json.loads((tmp_path / "server" / "status.json").read_text())
+    assert [node["device"] for node in status["nodes"]] == ["device-0", "device-1", "device-2"]
+    assert [node["node"] for node in status["nodes"]] == ["103", "102", "101"]
+    assert status["refused"] > 0
+    told = json.loads((tmp_path / "server" / "refusals.jsonl").read_text().splitlines()[0])
+    assert (told["device"], told["node"]) == ("device-3", "100")
+    reason = "the key of 'device-3' says that it is 'device-0': start the device with --name device-3"
+    assert told["reason"] == reason
+
+
+def test_a_node_cannot_change_its_name_later(tmp_path):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def borrow(reply):
+        return reply if reply.round not in (2, 3) else replace(reply, note={**reply.note, "device": "device-0"})
+
+    devices = make_devices(federation, stream, 4, {2: borrow})
+    write_bindings(tmp_path / "server", {103 - k: (f"device-{k}", "") for k in range(4)})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 4, "lockstep": False}, aggregator="fedavg"))
+    told = [json.loads(line) for line in (tmp_path / "server" / "refusals.jsonl").read_text().splitlines()]
+    assert {(line["device"], line["round"]) for line in told} == {("device-2", 2), ("device-2", 3)}
+
+
+def test_a_key_that_is_no_longer_let_in_is_put_out_of_the_round(tmp_path):
+    federation, stream = assemble(aggregator="fedavg")
+    state = tmp_path / "server"
+
+    def revoke(reply):
+        if reply.round == 1:
+            write_bindings(state, {103 - k: (f"device-{k}", "") for k in (0, 1, 3)})
+        return reply
+
+    devices = make_devices(federation, stream, 4, {2: revoke})
+    write_bindings(state, {103 - k: (f"device-{k}", "") for k in range(4)})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 3, "lockstep": False}, aggregator="fedavg"))
+    status = json.loads((state / "status.json").read_text())
+    assert [node["device"] for node in status["nodes"]] == ["device-0", "device-1", "device-3"]
+    assert "its key is no longer let in" in (state / "refusals.jsonl").read_text()

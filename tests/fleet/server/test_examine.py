@@ -14,7 +14,8 @@ from fedctta.fleet.transport import wire
 
 SHARED = {"norm.running_mean": torch.zeros(3), "norm.running_var": torch.ones(3)}
 SIGNALS = {"indicator": torch.zeros(5)}
-EXAMINER = Examiner(SHARED, SIGNALS, frozenset({"norm.running_var"}), "bn", limit=10_000)
+TERMS = {"weights": "ab", "adapter": "bn", "adapter_parameters": "{}", "version": "0.8.0"}
+EXAMINER = Examiner(SHARED, SIGNALS, frozenset({"norm.running_var"}), TERMS, limit=10_000)
 
 
 def upload(**arrays):
@@ -25,7 +26,7 @@ def upload(**arrays):
 
 def hello(**note):
     table = json.dumps({name: form_of(tensor) for name, tensor in SHARED.items()})
-    return wire.Parcel("hello", 0, {"device": "d", "adapter": "bn", "tensors": table, **note})
+    return wire.Parcel("hello", 0, {"device": "d", **TERMS, "tensors": table, **note})
 
 
 def test_what_fits_is_taken():
@@ -59,6 +60,15 @@ def test_uploads_refused(parcel, reason):
         EXAMINER.upload(EXAMINER.open(wire.pack(parcel)), 7, "n")
 
 
+@pytest.mark.parametrize("images", [None, 3, "many", 2.5])
+def test_an_upload_of_too_few_images_is_refused(images):
+    strict = replace(EXAMINER, min_batch=4)
+    note = {"nonce": "n"} if images is None else {"nonce": "n", "images": images}
+    with pytest.raises(UploadRefused, match="fewer than min_batch=4"):
+        strict.upload(replace(upload(), note=note), 7, "n")
+    strict.upload(replace(upload(), note={"nonce": "n", "images": 4}), 7, "n")
+
+
 @pytest.mark.parametrize(
     ("parcel", "reason"),
     [
@@ -66,6 +76,10 @@ def test_uploads_refused(parcel, reason):
         (hello(device="a\nb"), "device name"),
         (hello(device="x" * 101), "device name"),
         (hello(adapter="tent"), "adapter 'tent'"),
+        (hello(weights="cd"), "other weights"),
+        (hello(weights=7), "does not tell its weights"),
+        (hello(adapter_parameters='{"momentum": 1}'), "momentum=1, the server bn.momentum=None"),
+        (hello(version="0.7.9"), "fedctta 0.7.9"),
         (hello(tensors="[1]"), "cannot be read"),
         (hello(tensors="{"), "cannot be read"),
         (hello(tensors=json.dumps({"a": ["float32", [1]]})), "'a' is unknown"),

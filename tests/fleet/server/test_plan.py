@@ -31,6 +31,14 @@ def test_round_trip(tmp_path):
         ({}, {"aggregator": "fedctt"}, "did you mean fedctta"),
         ({}, {"predict": "before"}, "a device predicts after adapting"),
         ({}, {"epsilon": 4.0}, "epsilon in a plan has no effect, noise is a device's own"),
+        ({}, {"liars": 2}, "liars in a plan has no effect, real devices lie by themselves"),
+        ({}, {"lie_until": 2}, "lie_until in a plan has no effect"),
+        ({}, {"stragglers": 0.5}, "stragglers in a plan has no effect"),
+        ({}, {"guard": "reset"}, "start them with --check and --guard"),
+        ({}, {"interval": 2}, "interval in a plan has no effect"),
+        ({}, {"robust": "median", "cap": 0.1}, "cap has no effect without robust=cap"),
+        ({}, {"clip": 3.0}, "clip has no effect without robust=clip"),
+        ({}, {"robust": "check"}, "robust=check has no effect in a fleet"),
     ],
 )
 def test_wrong_words(fleet, run, reason):
@@ -45,6 +53,7 @@ def test_wrong_words(fleet, run, reason):
         ({"aggregator": "oracle"}, "nothing for a server to do"),
         ({"dataset": "scenes"}, "every pixel"),
         ({"aggregator": "ugsa", "robust": "median"}, "no effect"),
+        ({"aggregator": "recall", "adapter": "recall", "robust": "clip"}, "robust=clip has no effect on recall"),
     ],
 )
 def test_what_a_server_cannot_do(run, reason):
@@ -76,3 +85,8 @@ def test_without_methods_the_server_adds_up_books_and_refuses_lock_step_for_them
     with pytest.raises(UserError, match="lock-step has no effect"):
         build(make_plan({"lockstep": True}, {"dataset": "shapes-c", "adapter": "recall", "aggregator": "recall"}))
     assert make_plan({"lockstep": True}, {}).experiment.adapter == "bn"
+
+
+def test_a_check_that_is_stricter_than_the_servers_own_is_taken():
+    assert make_plan({"norm_bound": 100.0}, {"robust": "check"}).experiment.robust == "check"
+    assert make_plan({}, {"aggregator": "fedavg", "robust": "trimmed", "trim": 0.1}).experiment.trim == 0.1

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography")
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedctta.errors import UserError
-from fedctta.fleet.transport.certificates import add_node, make_keys
+from fedctta.fleet.transport.certificates import add_node, make_keys, remind, renew, revoke_node
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +88,50 @@ def test_a_node_is_added_to_keys_that_are_there(tmp_path, keys):
         add_node(tmp_path, "device-9")
     with pytest.raises(UserError, match="letters, digits"):
         add_node(keys, "../device")
+
+
+def test_certificates_are_renewed_for_the_same_keys_and_hosts(tmp_path):
+    keys, old = tmp_path / "keys", tmp_path / "old.crt"
+    make_keys(keys, ["fleet.example.org", "10.0.0.5"], 1, days=3)
+    old.write_bytes((keys / "ca.crt").read_bytes())
+    assert "ends in 2 days" in remind(keys / "server.crt")
+    assert {path.name for path in renew(keys)} == {"ca.crt", "server.crt", "app.fab", "app.json"}
+    assert remind(keys / "server.crt") is None
+    for trust in (old, keys / "ca.crt"):  # nodes that have not got the new one yet know the server too
+        for name in ("fleet.example.org", "10.0.0.5", "localhost"):
+            assert handshake(keys, trust, name)
+
+
+def test_keys_of_an_earlier_version_get_a_signed_app(tmp_path):
+    make_keys(tmp_path / "keys", [], 1)
+    for file in ("app.key", "app.fab", "app.json", "trusted.yaml"):
+        (tmp_path / "keys" / file).unlink()
+    renew(tmp_path / "keys")
+    assert (tmp_path / "keys" / "app.key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "keys" / "trusted.yaml").read_text().startswith("fedctta: 'ssh-ed25519 ")
+
+
+def test_nothing_is_renewed_without_the_authority(tmp_path):
+    make_keys(tmp_path / "keys", [], 1)
+    (tmp_path / "keys" / "ca.key").unlink()
+    with pytest.raises(UserError, match=r"no ca\.key"):
+        renew(tmp_path / "keys")
+
+
+def test_a_certificate_that_has_ended_is_refused(tmp_path):
+    make_keys(tmp_path / "keys", [], 1, days=0)
+    with pytest.raises(UserError, match=r"ended on .*--renew"):
+        remind(tmp_path / "keys" / "server.crt")
+    with pytest.raises(UserError, match="cannot be read"):
+        remind(tmp_path / "keys" / "server.key")
+
+
+def test_a_key_is_revoked(tmp_path):
+    keys = tmp_path / "keys"
+    make_keys(keys, [], 1)
+    place = revoke_node(keys, "device-0")
+    assert place.parent == keys / "revoked"
+    assert not list((keys / "nodes").iterdir())
+    with pytest.raises(UserError, match="no key of 'device-0': its nodes are none"):
+        revoke_node(keys, "device-0")
+    add_node(keys, "device-0")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedctta.adapters.recall import Recall
-from fedctta.books.noisy_book import HANDED, PREFIX, NoisyBook, match, measure
+from fedctta.books.noisy_book import HANDED, PIXELS, PREFIX, NoisyBook, match, measure
 from fedctta.books.rows import read_scale
 from fedctta.core.appearance import appearance
 from fedctta.core.clients import Client
@@ -53,6 +53,15 @@ class PrivateRecall(Recall):
         client = super().init(network)
         shared = self.noisy.start(self._layout(network), network.device)
         return client._replace(private=client.private | shared)
+
+    def check_images(self, network: Network, x: Tensor) -> None:
+        """Refuse images so small that no layer of the model says enough of one of them to be sent."""
+        if not bool(measure(network, read_scale(network), x[:1]).which.any()):
+            size = " x ".join(map(str, x.shape[2:]))
+            raise UserError(
+                f"noise and epsilon need a BatchNorm layer with {PIXELS} pixels per image or more, and there is none on"
+                f" images of {size}: nothing would ever be sent; drop them, or use larger images"
+            )
 
     def adapt_and_predict(self, network: Network, client: Client, x: Tensor) -> tuple[Client, Tensor]:
         """Predict and add as `recall` does; then measure every image by itself, for the noisy book."""

@@ -137,6 +137,7 @@ class Device:
         x = to_input(batch.images, self.network.device)
         if not self._tried:
             self._check_outputs(try_on(self.network, x))
+            self.adapter.check_images(self.network, x)
             self._tried = True
         number, alarms = self.place.batches, len(self.adaptation.alarms)
         try:

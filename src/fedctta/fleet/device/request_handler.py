@@ -23,8 +23,11 @@ from fedctta.aggregators import Aggregator, aggregators
 from fedctta.core.network import Network, Tensors
 from fedctta.core.tensors import named, under
 from fedctta.errors import UserError
+from fedctta.fleet.agreement import TERMS, Terms, difference, disagreement, terms_of
 from fedctta.fleet.device.handover import Download, Handover
+from fedctta.fleet.device.private_uploads import BudgetSpent, PrivateUploads
 from fedctta.fleet.transport.wire import SCHEMA, Note, Parcel
+from fedctta.uploads.robust import BOUND
 
 log = logging.getLogger("fedctta.fleet")
 
@@ -39,7 +42,8 @@ class RequestRefused(Exception):
 class RequestHandler:
     """Answers requests about one device.
 
-    `facts` go into its hello, `health` into every answer; `last` is the last download it was given.
+    `facts` go into its hello, `health` into every answer; `last` is the last download it was given; with `private`, it
+    uploads noisy statistics of its batches, and nothing else.
     """
 
     def __init__(
@@ -55,15 +59,21 @@ class RequestHandler:
         min_batch: int = 2,
         last: tuple[str, int] = ("", -1),
         health: Callable[[], Note] = dict,
+        private: PrivateUploads | None = None,
     ) -> None:
         self.name, self.network, self.adapter, self.handover = name, network, adapter, handover
         self.facts, self.lockstep, self.min_batch, self.last = dict(facts or {}), lockstep, min_batch, last
-        self._make_spare, self._health = spare, health
+        self._make_spare, self._health, self._private = spare, health, private
 
     @cached_property
     def spare(self) -> Network:
         """A second network: the one that the loop uses cannot be used here at the same time."""
         return self._make_spare()
+
+    @cached_property
+    def source(self) -> Tensors:
+        """What the client owned before its first batch."""
+        return self.adapter.init(self.network).own
 
     def answer(self, request: Parcel) -> Parcel:
         """Return the reply to a request."""
@@ -79,12 +89,23 @@ class RequestHandler:
             log.warning("round %d: refused the server's request: %s", request.round, reason)
             return Parcel("refused", request.round, {**said, "device": self.name, "reason": str(reason)})
 
+    @cached_property
+    def terms(self) -> Terms:
+        """What the server must agree on."""
+        return terms_of(self.network, self.adapter)
+
     def _hello(self, note: Note) -> Note:
+        if "weights" in note:  # the server says what it has
+            server = {key: str(note.get(key, "")) for key in TERMS}
+            if reason := disagreement(self.terms, server):
+                raise RequestRefused(reason)
+            if harmless := difference(self.terms, server):
+                log.warning("%s", harmless)
         own = self.handover.moment.client.own
         if "aggregator" in note:
             own = _aggregator(note).shares(self.network, own)
         table = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in own.items()}
-        told: Note = {"device": self.name, "adapter": self.adapter.name, "lockstep": int(self.lockstep)}
+        told: Note = {"device": self.name, **self.terms, "lockstep": int(self.lockstep)}
         return {**self.facts, **told, "schema": SCHEMA, "tensors": json.dumps(table)}
 
     def _step(self, request: Parcel, said: Note) -> Parcel:
@@ -118,7 +139,7 @@ class RequestHandler:
             return False
         client = self.handover.moment.client
         own = {**client.own, **aggregator.hands(client.private)}
-        check_download(sent, own)
+        check_download(sent, own, self.source)
         if missing := aggregator.hands(client.private).keys() - sent.keys():
             raise RequestRefused(f"the download lacks {min(missing)!r}, which goes with the rest")
         self.last = (run, number)
@@ -129,25 +150,44 @@ class RequestHandler:
         client, x, batches = self.handover.moment
         if x is None:
             return self._nothing(request, said, "the device has seen no batch yet")
+        least = self._least(request.note)
         if aggregator.cumulative:  # what is shared rests on all batches, not on the last one
-            aggregator = aggregator.with_least(self.min_batch)
-        elif len(x) < self.min_batch:
+            aggregator = aggregator.with_least(least)
+        elif len(x) < least:
             return self._nothing(
-                request, said, f"a batch of {len(x)} is too small to share, --min-batch={self.min_batch}"
+                request, said, f"a batch of {len(x)} is too small to share, at least {least} are asked for"
             )
         signals: Tensors = {}
         if type(aggregator).signal is not Aggregator.signal:
             signals = aggregator.leave_out(aggregator.signal(self.spare, client, x), known)
-        tensors = named("own", aggregator.shares(self.network, client.own)) | named("signal", signals)
+        own = client.own
+        if self._private is not None:
+            if signals:
+                raise RequestRefused(
+                    f"noise does not cover the {' and '.join(signals)} that {aggregator.name} asks for"
+                )
+            try:
+                own = self._private.release(self.spare, x)
+            except BudgetSpent as reason:
+                return self._nothing(request, said, str(reason))
+        tensors = named("own", aggregator.shares(self.network, own)) | named("signal", signals)
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
         return Parcel("upload", request.round, {**said, "batches": batches, "images": len(x)}, arrays)
+
+    def _least(self, note: Note) -> int:
+        """Return on how many images an upload must rest: as the device or the server asks, whichever is more."""
+        asked = note.get("min_batch", 1)
+        return max(self.min_batch, asked) if isinstance(asked, int) else self.min_batch
 
     def _nothing(self, request: Parcel, said: Note, reason: str) -> Parcel:
         return Parcel("nothing", request.round, {**said, "reason": reason})
 
 
-def check_download(tensors: Tensors, own: Tensors) -> None:
-    """Refuse a download of other tensors than those that the server may replace, or of numbers no model can have."""
+def check_download(tensors: Tensors, own: Tensors, source: Tensors) -> None:
+    """Refuse a download of other tensors than those that the server may replace, or of numbers no model can have.
+
+    A server asks the same of uploads: a tensor of n numbers has at most the norm 10 (source's + sqrt n).
+    """
     for name, tensor in tensors.items():
         if name not in own:
             raise RequestRefused(f"the download has a tensor {name!r:.80} that the device does not own")
@@ -158,6 +198,10 @@ def check_download(tensors: Tensors, own: Tensors) -> None:
             raise RequestRefused(f"the download's {name} holds values that are not finite")
         if name.endswith("running_var") and bool((tensor < 0).any()):
             raise RequestRefused(f"the download's {name} is a variance and holds negative values")
+        if name in source and tensor.is_floating_point():
+            most = BOUND * (float(source[name].double().norm()) + tensor.numel() ** 0.5)
+            if (norm := float(tensor.double().norm())) > most:
+                raise RequestRefused(f"the download's {name} has norm {norm:.4g}, more than {most:.4g}")
 
 
 def _split(arrays: Mapping[str, NDArray[Any]]) -> tuple[Tensors, Tensors]:

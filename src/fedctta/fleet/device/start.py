@@ -12,17 +12,18 @@ from typing import Any, Literal
 
 import torch
 
-from fedctta.adapters import Adapter
+from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client
 from fedctta.core.randomness import numbered
 from fedctta.engine.first_clients import first_client
-from fedctta.errors import UserError
+from fedctta.errors import UserError, either
 from fedctta.fleet.device.device import Device, stoppable
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.fleet.device.equipment import Equipment, equip, images_from, seed_of
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.health_report import describe_health, note_health
 from fedctta.fleet.device.predictions import open_predictions
+from fedctta.fleet.device.private_uploads import Accountant, PrivateUploads
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.socket_server import SocketServer
 from fedctta.fleet.device.sources import open_source, paced
@@ -31,7 +32,8 @@ from fedctta.keys import UNWAITING
 from fedctta.machine import arithmetic, choose_device
 from fedctta.online.adaptation import Adaptation
 from fedctta.online.saved import identity
-from fedctta.uploads.privacy import check_budget, noise_for
+from fedctta.runs.guards import covers
+from fedctta.uploads.privacy import Noise, check_budget, noise_for
 
 log = logging.getLogger("fedctta.fleet")
 
@@ -63,10 +65,17 @@ class Settings:
     window: int = 16
     epsilon: float | None = None
     delta: float = 1e-5
+    budget: float | None = None
 
     def __post_init__(self) -> None:
+        if self.budget is not None and (self.epsilon is None or self.budget < self.epsilon):
+            raise UserError(
+                f"--budget {self.budget} limits what uploads of --epsilon add up to: give a smaller --epsilon"
+            )
         if self.epsilon is not None:
             check_budget(self.epsilon, self.delta)
+            if self.lockstep:
+                raise UserError("--epsilon in lock-step would send an interrupted batch twice: drop --lockstep")
             if self.guard not in (None, "off"):
                 raise UserError(
                     f"--guard {self.guard} lets images decide what is sent, which noise does not cover: drop it"
@@ -141,8 +150,10 @@ def _run(settings: Settings) -> StreamPosition:
         dataset=dataset,
         device=compute,
     )
+    private = None
     if settings.epsilon is not None:
-        equipment = replace(equipment, adapter=add_noise(equipment.adapter, settings.epsilon, settings.delta))
+        noisy, private = add_noise(equipment, settings)
+        equipment = replace(equipment, adapter=noisy)
     network, adapter = equipment.network, equipment.adapter
     if settings.lockstep:
         refuse_lockstep(adapter)
@@ -162,7 +173,7 @@ def _run(settings: Settings) -> StreamPosition:
         source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
         handover = Handover(Snapshot(adaptation.client, None, place.batches))
         if settings.socket is not None:
-            handler = _handler(settings, equipment, handover, place, adaptation)
+            handler = _handler(settings, equipment, handover, place, adaptation, private)
             open_things.enter_context(SocketServer(settings.socket, handler.answer))
         device = Device(equipment, adaptation, place, predictions, keep, handover, settings.lockstep)
         log.info("%s: %s with %s, after %d batches", settings.name, settings.model, adapter, place.batches)
@@ -172,15 +183,28 @@ def _run(settings: Settings) -> StreamPosition:
             "%s: %d batches, %d images; predictions: %s", settings.name, device.place.batches, device.place.images, out
         )
         log.info("%s: %s", settings.name, describe_health(adaptation))
+        if private is not None:
+            log.info("%s: %s", settings.name, private.accountant)
     return device.place
 
 
-def add_noise(adapter: Adapter, epsilon: float, delta: float) -> Adapter:
-    """Return the method with the noise of a budget; refuse one that has no noise of its own."""
-    noisy = adapter.with_noise(noise_for(epsilon, delta))
-    if noisy is None:
-        raise UserError(f"--epsilon has no effect on adapter {adapter.name!r}: use --adapter {UNWAITING}, or drop it")
-    return noisy
+def add_noise(equipment: Equipment, settings: Settings) -> tuple[Adapter, PrivateUploads | None]:
+    """Return the method with the noise of a budget, or else noise for its uploads; refuse one that neither covers."""
+    network, adapter = equipment.network, equipment.adapter
+    assert settings.epsilon is not None
+    noise = noise_for(settings.epsilon, settings.delta)
+    if (noisy := adapter.with_noise(noise)) is not None:
+        if settings.budget is not None:
+            raise UserError(f"--budget has no effect on {adapter.name!r}, which keeps to --epsilon for ever: drop it")
+        return noisy, None
+    if not covers(network, adapter):
+        able = [name for name, usual in adapters.usual().items() if covers(network, usual)]
+        raise UserError(
+            f"--epsilon has no effect on adapter {adapter.name!r}, which sends more than one batch's statistics: use"
+            f" --adapter {either([UNWAITING, *able])} (with default parameters), or drop it"
+        )
+    spent = Accountant(settings.state / "privacy.json", noise, settings.delta, settings.budget)
+    return adapter, PrivateUploads(Noise(noise), spent)
 
 
 def _rename(client: Client, images: int) -> Client:
@@ -202,7 +226,12 @@ def _adaptation(settings: Settings, equipment: Equipment) -> Adaptation:
 
 
 def _handler(
-    settings: Settings, equipment: Equipment, handover: Handover, place: StreamPosition, adaptation: Adaptation
+    settings: Settings,
+    equipment: Equipment,
+    handover: Handover,
+    place: StreamPosition,
+    adaptation: Adaptation,
+    private: PrivateUploads | None,
 ) -> RequestHandler:
     return RequestHandler(
         settings.name,
@@ -215,4 +244,5 @@ def _handler(
         min_batch=settings.min_batch,
         last=(place.run, place.round),
         health=partial(note_health, adaptation) if settings.epsilon is None else dict,  # which noise does not cover
+        private=private,
     )

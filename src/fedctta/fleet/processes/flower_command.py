@@ -1,95 +1,122 @@
-"""Flower's command line, as far as a fleet needs it: nodes are registered, runs are submitted and looked at."""
+"""Flower's control API, as far as a fleet needs it: nodes are registered and removed, runs are submitted and looked at.
+
+The SuperLink lets only the holder of a token in (`transport.superlink`). It lies in a file that the server's user alone
+can read, and is new with every start.
+"""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
-import subprocess
+import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedctta.errors import UserError
-from fedctta.files import whole
-from fedctta.fleet.processes.process_specs import Link, environment, executable
+from fedctta.fleet.processes.process_specs import TOKEN, Link
+from fedctta.fleet.transport.app_bundle import read_bundle
 
-NAME = "fleet"
-TIMEOUT = 60.0
+if TYPE_CHECKING:
+    from fedctta.fleet.processes.keyring import Keyring
 
-APP = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
+T = TypeVar("T")
 
-[project]
-name = "fedctta-fleet"
-version = "1.0.0"
-description = "Federated continual test-time adaptation on a fleet of devices"
-license = "Apache-2.0"
-dependencies = []
 
-[tool.flwr.app]
-publisher = "fedctta"
-
-[tool.flwr.app.components]
-serverapp = "fedctta.fleet.server.server_app:app"
-clientapp = "fedctta.fleet.transport.client_app:app"
-
-[tool.flwr.app.config]
-plan = ""
-"""
+def make_token(home: Path) -> Path:
+    """Write a new token; return its file. The folder, which also holds Flower's database, becomes private."""
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    path = home / TOKEN
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+    return path
 
 
 class Flower:
-    """Speaks to one SuperLink through `flwr`, with a home folder of its own."""
+    """Speaks to one SuperLink whose token lies in `home`."""
 
     def __init__(self, link: Link, home: Path) -> None:
-        self._home, self._app = home, home / "app"
-        trust = "insecure = true" if link.keys is None else f'root-certificates = "{link.keys.resolve() / "ca.crt"}"'
-        config = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{link.address}"\n{trust}\n'
-        for path, text in ((home / "config.toml", config), (self._app / "pyproject.toml", APP)):
-            with whole(path) as part:
-                part.write_text(text, encoding="utf-8")
+        self._link, self._home = link, home
+        self.keyring: Keyring | None = None
+        read_bundle(link.keys)  # says now what is missing
 
-    def register(self, public_key: Path) -> None:
-        """Let the holder of a key take part."""
-        answer = self._call("supernode", "register", str(public_key.resolve()), NAME, "--name", public_key.stem)
-        if not answer.get("success") and "already" not in str(answer).lower():
-            raise UserError(f"{public_key} cannot be registered: {_reason(answer)}; see the SuperLink's log")
+    def register(self, key: bytes, name: str) -> int:
+        """Let the holder of a key take part; return its node."""
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+
+        answer = self._call("RegisterNode", RegisterNodeRequest(public_key=key, name=name), f"{name} is not let in")
+        return int(answer.node_id)
+
+    def unregister(self, node: int) -> None:
+        """Let a node no longer take part; its key is not let in again."""
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+        self._call("UnregisterNode", UnregisterNodeRequest(node_id=node), f"node {node} cannot be removed")
+
+    def nodes(self) -> dict[bytes, int]:
+        """Return the nodes that may take part, by their public keys."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        answer = self._call("ListNodes", ListNodesRequest(), "the nodes cannot be listed")
+        return {bytes(n.public_key): int(n.node_id) for n in answer.nodes_info if n.status != "unregistered"}
 
     def submit(self, plan: Path) -> str:
         """Start a run of the plan and return its id."""
-        answer = self._call("run", str(self._app.resolve()), NAME, "--run-config", f'plan="{plan.resolve()}"')
-        if not answer.get("success"):
-            raise UserError(f"the run cannot be started: {_reason(answer)}; see the SuperLink's log")
-        return str(answer["run-id"])
+        from flwr.common.serde import fab_to_proto, user_config_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        bundle, _ = read_bundle(self._link.keys)
+        app = fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
+        request = StartRunRequest(fab=app, override_config=user_config_to_proto({"plan": str(plan.resolve())}))
+        return str(self._call("StartRun", request, "the run cannot be started").run_id)
 
     def running(self, run: str) -> bool:
         """Whether a run is under way or about to be; also if the SuperLink cannot be asked now."""
-        answer = self._call("list", NAME, "--run-id", run)
-        runs = answer.get("runs") or []
-        return not runs or not str(runs[0].get("status", "")).startswith("finished")
+        from flwr.proto.control_pb2 import ListRunsRequest
 
-    def _call(self, *words: str) -> dict[str, Any]:
         try:
-            done = subprocess.run(
-                (executable("flwr"), *words, "--format", "json"),
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT,
-                env={**os.environ, **environment(self._home)},
-                cwd=self._home,
-                stdin=subprocess.DEVNULL,
-                check=False,
+            runs = self._call("ListRuns", ListRunsRequest(run_id=int(run)), "").run_dict
+        except UserError:
+            return True
+        return not runs or next(iter(runs.values())).status.status != "finished"
+
+    def _call(self, method: str, request: Any, failure: str) -> Any:
+        import httpx
+        from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+
+        keys = self._link.keys
+        try:
+            token = (self._home / TOKEN).read_text(encoding="ascii").strip()
+            client = ControlHttpClient.from_server_address(
+                self._link.address,
+                keys is None,
+                None if keys is None else str(keys / "ca.crt"),
+                [RuntimeVersionHttpInterceptor("flwr CLI"), _Bearer(token)],
             )
-        except subprocess.TimeoutExpired:
-            return {"error-message": f"flwr {words[0]} took more than {TIMEOUT:.0f} s"}
-        start = done.stdout.find("{")
-        try:
-            answer = json.loads(done.stdout[start:]) if start >= 0 else {}
-        except ValueError:
-            answer = {}
-        return answer if isinstance(answer, dict) and answer else {"error-message": (done.stderr or done.stdout)[-300:]}
+            try:
+                return getattr(client, method)(request)
+            finally:
+                client.close()
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            raise UserError(f"{failure}: {_reason(error)}; see the SuperLink's log") from error
 
 
-def _reason(answer: dict[str, Any]) -> str:
-    return " ".join(str(answer.get("error-message", answer)).split())
+class _Bearer:
+    """Shows the token with every request."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def intercept(self, context: Any, call_next: Callable[[Any], T]) -> T:
+        context.request.headers["Authorization"] = f"Bearer {self._token}"
+        return call_next(context)
+
+
+def _reason(error: Exception) -> str:
+    response = getattr(error, "response", None)
+    return " ".join(str(error if response is None else f"{response.status_code} {response.text[:300]}").split())

@@ -22,6 +22,9 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
+TOKEN = "control.token"
+"""File with the token of the SuperLink's control API."""
+
 
 @dataclass(frozen=True)
 class ProcessSpec:
@@ -78,7 +81,10 @@ def free_port() -> int:
 
 
 def superlink(link: Link, database: Path, home: Path) -> ProcessSpec:
-    """Flower's message broker. Its database and a separate process starter let a run survive its death."""
+    """Flower's message broker, locked (`transport.superlink`) by the token that lies beside its database.
+
+    The database and a separate process starter let a run survive its death.
+    """
     safe: tuple[str, ...] = ("--insecure",)
     if link.keys is not None:
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
@@ -86,7 +92,9 @@ def superlink(link: Link, database: Path, home: Path) -> ProcessSpec:
         safe = (*safe, "--enable-supernode-auth", *_secret(link))
     where = ("--host", link.host, "--port", str(link.port), "--database", str(database))
     how = ("--isolation", "process", "--disable-runtime-dependency-installation")
-    return ProcessSpec("superlink", (executable("flower-superlink"), *safe, *where, *how), environment(home))
+    keys = "-" if link.keys is None else str(link.keys)
+    locked = (sys.executable, "-m", "fedctta.fleet.transport.superlink", str(database.parent / TOKEN), keys)
+    return ProcessSpec("superlink", (*locked, *safe, *where, *how), environment(home))
 
 
 def superexec(link: Link, home: Path) -> ProcessSpec:
@@ -99,6 +107,8 @@ def superexec(link: Link, home: Path) -> ProcessSpec:
 def supernode(link: Link, name: str, door: Path, port: int, home: Path, key: Path | None = None) -> ProcessSpec:
     """What speaks to the SuperLink for one device."""
     proof = () if key is None else ("--auth-supernode-private-key", str(key))
+    if link.keys is not None:  # only the app that this file's key has signed
+        proof = (*proof, "--trusted-entities", str(link.keys / "trusted.yaml"))
     if any(letter in str(door) for letter in '"\\\n'):
         raise UserError(f"the socket path {door} holds a quote or backslash: choose another folder")
     own = ("--host", "127.0.0.1", "--port", str(port), "--node-config", f'device="{door}"')

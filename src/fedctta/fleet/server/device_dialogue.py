@@ -11,11 +11,14 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from fedctta.fleet.agreement import difference
 from fedctta.fleet.device.health_report import health_in
+from fedctta.fleet.server.bindings import Bindings
 from fedctta.fleet.server.collaboration import Upload
 from fedctta.fleet.server.examine import Examiner, UploadRefused
 from fedctta.fleet.server.ledger import Ledger, ServerProgress
@@ -42,23 +45,30 @@ class DeviceDialogue:
         self.roster = Roster(plan.max_devices, plan.quarantine, plan.quarantine_rounds, place.names)
         self.roster.refused, self.roster.free_again = place.refused, place.free_again
         self.roster.refused_in_a_row = place.refused_in_a_row
+        self.bindings = Bindings(Path(plan.state))
         self.uploads: dict[int, Upload] = {}
         self.answered: set[int] = set()
         self.hellos: dict[int, str] = {}
         self.health: dict[int, wire.Note] = {}  # what devices last told, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
         self._not_before: dict[int, float] = {}
-        self._method = method
+        self._method: wire.Note = {**method, "min_batch": plan.experiment.min_batch}
 
     def turn(self) -> None:
         """Begin a new round: forget the uploads of the last one."""
         self.uploads, self.answered = {}, set()
 
     def invite(self, online: set[int]) -> None:
-        """Ask nodes that are not known yet who they are."""
+        """Ask nodes that are not known yet who they are; forget those whose key is no longer let in."""
+        for node in [node for node in self.roster.nodes if not self.bindings.allows(node)]:
+            log.warning("%s is put out: its key is no longer let in", self._name(node))
+            del self.roster.nodes[node]
+        online = {node for node in online if self.bindings.allows(node)}
         for node in sorted(online - self.roster.nodes.keys() - self.hellos.keys() - self.post.busy()):
             if self._due(node) and not self.ignored(node):
-                self.post.ask(node, HELLO, wire.Parcel("hello", self.place.round, self._method))
+                self.post.ask(
+                    node, HELLO, wire.Parcel("hello", self.place.round, {**self._method, **self.examiner.terms})
+                )
 
     def admit(self, online: set[int]) -> set[int]:
         """Give those who said hello their rows; return the rows."""
@@ -109,16 +119,24 @@ class DeviceDialogue:
         self.place.bytes_up += answer.flat.nbytes
         row = self.roster.nodes.get(node)
         try:
+            if not self.bindings.allows(node):
+                raise UploadRefused("its key is no longer let in")
             parcel = self.examiner.open(answer.flat)
+            if row is not None:
+                self._believe(node, str(parcel.note.get("device", self.roster.names[row])))
             idle = parcel.kind in ("nothing", "refused")
             if row is not None and (told := health_in(parcel.note)):
                 self._note_health(row, told)
             if row is not None and _received(parcel) and self.place.owed.get(row, -1) == question.carried:
                 del self.place.owed[row]
+            if parcel.kind == "refused" and question.kind == HELLO:
+                raise UploadRefused(f"{parcel.note.get('reason', 'it gives no reason')!s:.300}")
             if idle:
                 self._pass_over(node, str(parcel.note.get("reason", "")))
             elif question.kind == HELLO:
-                self.hellos[node] = self.examiner.hello(parcel)
+                self.hellos[node] = self._believe(node, self.examiner.hello(parcel))
+                if harmless := difference(parcel.note, self.examiner.terms):
+                    log.warning("%s takes part: %s", self.hellos[node], harmless)
             elif row is not None:
                 upload = self.examiner.upload(parcel, question.round, question.nonce)
                 self.answered.add(node)
@@ -127,6 +145,15 @@ class DeviceDialogue:
         except UploadRefused as reason:
             self.answered.add(node)
             self._refuse(node, reason)
+
+    def _believe(self, node: int, name: str) -> str:
+        """Return the name that a device says, if its key may say it."""
+        bound = self.bindings.name_of(node)
+        if bound is not None and bound != name:
+            raise UploadRefused(
+                f"the key of {bound!r} says that it is {name!r:.100}: start the device with --name {bound}"
+            )
+        return name
 
     def _note_health(self, row: int, told: wire.Note) -> None:
         """Remember how a device fares; log when it has raised an alarm."""
@@ -150,7 +177,7 @@ class DeviceDialogue:
 
     def _name(self, node: int) -> str | None:
         row = self.roster.nodes.get(node)
-        return None if row is None else self.roster.names[row]
+        return self.bindings.name_of(node) if row is None else self.roster.names[row]
 
     def _due(self, node: int) -> bool:
         return time.monotonic() >= self._not_before.get(node, 0)

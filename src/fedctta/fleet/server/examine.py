@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedctta.aggregators import Uploads
 from fedctta.core.network import Tensors
+from fedctta.fleet.agreement import Terms, disagreement
 from fedctta.fleet.server.collaboration import Upload
 from fedctta.fleet.transport import wire
 from fedctta.uploads.robust import BOUND, plausible
@@ -45,17 +46,19 @@ def form_of(tensor: torch.Tensor) -> UploadForm:
 class Examiner:
     """Knows what an upload must look like: the source's shared tensors and one example of the signals.
 
-    `variances` names the tensors that cannot be negative; `limit` is in bytes, `bound` that of `plausible`. There is
-    none for signals that are `sums` over all that a device has seen.
+    `terms` are what a device must agree on; `variances` names the tensors that cannot be negative; `limit` is in bytes,
+    `bound` that of `plausible`. There is none for signals that are `sums` over all that a device has seen; all other
+    uploads rest on at least `min_batch` images.
     """
 
     shared: Tensors
     signals: Tensors
     variances: frozenset[str]
-    adapter: str
+    terms: Terms
     limit: int = 64 << 20
     bound: float = BOUND
     sums: bool = False
+    min_batch: int = 1
 
     def open(self, flat: NDArray[Any]) -> wire.Parcel:
         """Return the parcel in these bytes."""
@@ -70,10 +73,8 @@ class Examiner:
         name = parcel.note.get("device")
         if not isinstance(name, str) or not name or len(name) > 100 or not name.isprintable():
             raise UploadRefused("a hello needs a printable device name of up to 100 letters")
-        if parcel.note.get("adapter") != self.adapter:
-            raise UploadRefused(
-                f"the device runs adapter {parcel.note.get('adapter')!r:.40}, the server {self.adapter!r}"
-            )
+        if reason := disagreement(parcel.note, self.terms):
+            raise UploadRefused(reason)
         try:
             told = {key: UploadForm(str(d), tuple(map(int, shape))) for key, (d, shape) in _table(parcel.note).items()}
         except (TypeError, ValueError) as error:
@@ -88,6 +89,9 @@ class Examiner:
             raise UploadRefused(f"the upload is of round {parcel.round}, asked was round {round_}")
         if parcel.note.get("nonce") != nonce:
             raise UploadRefused("the upload does not repeat the number of its question: it answers another one")
+        images = parcel.note.get("images", 1)
+        if not self.sums and (not isinstance(images, int) or images < self.min_batch):
+            raise UploadRefused(f"the upload rests on {images!s:.20} images, fewer than min_batch={self.min_batch}")
         wanted = {f"own.{n}": t for n, t in self.shared.items()} | {f"signal.{n}": t for n, t in self.signals.items()}
         found = {name: torch.from_numpy(array) for name, array in parcel.arrays.items()}
         self._compare({n: form_of(t) for n, t in found.items()}, {n: form_of(t) for n, t in wanted.items()})

@@ -26,6 +26,7 @@ from fedctta.core.clients import choose_lift
 from fedctta.core.network import Network
 from fedctta.data.dense import is_dense
 from fedctta.errors import UserError, unknown
+from fedctta.fleet.agreement import terms_of
 from fedctta.fleet.methods import choose_methods, refuse_lockstep
 from fedctta.fleet.server.collaboration import Hub
 from fedctta.fleet.server.examine import Examiner
@@ -34,10 +35,24 @@ from fedctta.models import model_for
 from fedctta.registry import parameters_of, read
 from fedctta.runs.datasets import public_images
 from fedctta.runs.preset_files import read_toml
-from fedctta.runs.settings import Experiment, dotted, single
+from fedctta.runs.settings import Experiment, dotted, refuse_idle_guards, single
 from fedctta.runs.source_models import load_module
 from fedctta.uploads.late_uploads import Late
 from fedctta.uploads.robust import BOUND, Robust
+
+_NOISE = "noise is a device's own: start devices with --epsilon"
+_LIARS = "real devices lie by themselves: drop it, or try it with fedctta run"
+_LATE = "real devices are late by themselves: drop it; `deadline`, `stale` and `decay` say what follows"
+_HEALTH = "devices watch their own health: start them with --check and --guard"
+_SIMULATED = "it is for simulations: drop it"
+IDLE = {
+    **dict.fromkeys(("noise", "epsilon", "delta"), _NOISE),
+    **dict.fromkeys(("liars", "lie", "lie_until"), _LIARS),
+    **dict.fromkeys(("stragglers", "delay"), _LATE),
+    **dict.fromkeys(("check", "guard"), _HEALTH),
+    **dict.fromkeys(("interval", "retention", "precision", "engine"), _SIMULATED),
+}
+"""Keys of an experiment that nothing in a fleet would heed, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +117,17 @@ def make_plan(fleet: dict[str, Any], run: dict[str, Any]) -> Plan:
             raise unknown("key of [fleet]", key, hints)
     if run.get("predict") == "before":
         raise UserError("predict=before is for simulations, a device predicts after adapting: drop the key")
-    for key in ("noise", "epsilon", "delta"):
+    for key, reason in IDLE.items():
         if key in run:
-            raise UserError(f"{key} in a plan has no effect, noise is a device's own: start devices with --epsilon")
+            raise UserError(f"{key} in a plan has no effect, {reason}")
     values = {key: read(value, hints[key], key) for key, value in fleet.items()}
     run = choose_methods(run, values.get("lockstep", Plan.lockstep))
-    return Plan(**values, experiment=single(run))
+    experiment = single(run)
+    refuse_idle_guards({key: [getattr(experiment, key)] for key in ("cap", "clip", "trim")}, [experiment])
+    plan = Plan(**values, experiment=experiment)
+    if experiment.robust == "check" and plan.norm_bound <= BOUND:
+        raise UserError("robust=check has no effect in a fleet, whose server checks every upload: drop it")
+    return plan
 
 
 def write_plan(fleet: dict[str, Any], run: dict[str, Any]) -> str:
@@ -166,7 +186,9 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
         signals = aggregator.signal(network, client, torch.rand(2, *shape))
     variances = frozenset(name for name in network.statistics if name.endswith("running_var"))
     limit = int(plan.max_megabytes * 2**20)
-    return hub, Examiner(hub.shared, signals, variances, adapter.name, limit, plan.norm_bound, aggregator.cumulative)
+    terms = terms_of(network, adapter)
+    sums, least = aggregator.cumulative, experiment.min_batch
+    return hub, Examiner(hub.shared, signals, variances, terms, limit, plan.norm_bound, sums, least)
 
 
 def method_note(hub: Hub) -> Note:

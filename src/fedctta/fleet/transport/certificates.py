@@ -4,14 +4,17 @@
     server.crt, server.key        for the names and addresses in `hosts`
     nodes/device-0.key, .pub      with which a node proves its identity, and what the server gets to check it
     superexec.secret              what Flower's process starter shows the SuperLink, on the server's machine
+    app.key, app.fab, app.json    the fleet's app, and the key that signs it (`app_bundle`); nodes get trusted.yaml
+    revoked/                      public keys that are never let in again
 
-All keys are ECDSA on P-384, which Flower asks for. Private files are readable by their owner only; existing
-files are never overwritten.
+Node keys are ECDSA on P-384, which Flower asks for. Private files are readable by their owner only; existing keys are
+never overwritten. A certificate is renewed for the same key, so that nodes that know the old authority know the new.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import ipaddress
 import os
 import re
@@ -20,12 +23,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedctta.errors import UserError
+from fedctta.files import whole
+from fedctta.fleet.transport.app_bundle import build_bundle, make_signer, sign_bundle
 
 try:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+        load_pem_private_key,
+        load_ssh_public_key,
+    )
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError as error:
     raise UserError(
@@ -33,9 +45,11 @@ except ImportError as error:
     ) from error
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+DAYS = 825  # of a certificate
+SOON = 30  # days before its end from which one is reminded
 
 
-def make_keys(folder: Path, hosts: Sequence[str], nodes: int, days: int = 825) -> list[Path]:
+def make_keys(folder: Path, hosts: Sequence[str], nodes: int, days: int = DAYS) -> list[Path]:
     """Write all files into `folder`, which must be empty or not there; return them.
 
     The loopback names are always among the server's, because its own parts speak to it there.
@@ -56,6 +70,7 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int, days: int = 825) -
         _write(folder / "server.crt", server.public_bytes(Encoding.PEM), 0o644),
         _write(folder / "server.key", _private(server_key), 0o600),
         _write(folder / "superexec.secret", secrets.token_bytes(48), 0o600),
+        *_sign_app(folder),
     ]
     return files + [path for k in range(nodes) for path in add_node(folder, f"device-{k}")]
 
@@ -71,6 +86,92 @@ def add_node(folder: Path, name: str) -> list[Path]:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     nodes = folder / "nodes"
     return [_write(nodes / f"{name}.key", private, 0o600), _write(nodes / f"{name}.pub", public, 0o644)]
+
+
+def revoke_node(folder: Path, name: str) -> Path:
+    """Let a node's key in no longer: move its public half to `revoked`, and delete the private one if it is here."""
+    public = folder / "nodes" / f"{name}.pub"
+    if not public.exists():
+        known = ", ".join(sorted(path.stem for path in (folder / "nodes").glob("*.pub"))) or "none"
+        raise UserError(f"{folder} has no key of {name!r}: its nodes are {known}")
+    place = folder / "revoked" / f"{name}-{fingerprint(read_public_key(public))}.pub"
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    public.rename(place)
+    public.with_suffix(".key").unlink(missing_ok=True)
+    return place
+
+
+def renew(folder: Path, days: int = DAYS) -> list[Path]:
+    """Write both certificates anew, for the same keys and hosts, and sign the app; return what was written."""
+    for file in ("ca.key", "ca.crt", "server.key", "server.crt"):
+        if not (folder / file).exists():
+            raise UserError(
+                f"{folder} has no {file}, without which nothing can be renewed: bring it there for a moment"
+            )
+    ca_key, server_key = (_load_private(folder / f"{name}.key") for name in ("ca", "server"))
+    server = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    hosts = [str(name.value) for name in names]
+    certificates = {
+        "ca.crt": _certificate("fedctta fleet CA", ca_key, "fedctta fleet CA", ca_key, days, None),
+        "server.crt": _certificate("fedctta fleet server", server_key, "fedctta fleet CA", ca_key, days, hosts),
+    }
+    for file, certificate in certificates.items():
+        with whole(folder / file) as part:
+            part.write_bytes(certificate.public_bytes(Encoding.PEM))
+    return [*(folder / file for file in certificates), *_sign_app(folder)]
+
+
+def remind(certificate: Path) -> str | None:
+    """Return what to say of a certificate that ends soon; refuse one that has ended."""
+    try:
+        until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise UserError(f"{certificate} cannot be read as a certificate: {error}") from error
+    left = (until - datetime.datetime.now(datetime.UTC)).days
+    mend = "`fedctta fleet keys --renew`, and copy the new certificates to where the old ones are"
+    if left < 0:
+        raise UserError(f"{certificate} ended on {until:%Y-%m-%d}: renew it with {mend}")
+    return f"{certificate} ends in {left} days, on {until:%Y-%m-%d}: renew it with {mend}" if left < SOON else None
+
+
+def read_public_key(path: Path) -> bytes:
+    """Return a node's public key as Flower compares it."""
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} holds no public key: copy it again") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise UserError(f"{path} is no key on an elliptic curve, which Flower asks for: use `fedctta fleet keys --add`")
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def fingerprint(key: bytes) -> str:
+    """Return a short name of a public key."""
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+def _sign_app(folder: Path) -> list[Path]:
+    """Write the app and its signature; and the key that signs it, where there is none yet."""
+    key, made = folder / "app.key", []
+    if not key.exists():
+        private, trusted = make_signer()
+        with whole(folder / "trusted.yaml") as part:
+            part.write_bytes(trusted)
+        made = [_write(key, private, 0o600), folder / "trusted.yaml"]
+    bundle = build_bundle()
+    for file, content in (("app.fab", bundle), ("app.json", sign_bundle(bundle, key.read_bytes()).encode())):
+        with whole(folder / file) as part:
+            part.write_bytes(content)
+        made.append(folder / file)
+    return made
+
+
+def _load_private(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = load_pem_private_key(path.read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{path} is no key on an elliptic curve: use the one that `fedctta fleet keys` made")
+    return key
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -1,0 +1,58 @@
+"""Which node speaks for which device, as its key says: written where keys are registered, read in the server's rounds.
+
+`nodes.json` in the server's state maps node ids to names and fingerprints of keys. A node that is not in it may not
+take part; one that is may say its own name only. Without keys there is no such file, and every name is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedctta.files import whole
+
+FILE = "nodes.json"
+
+
+def write_bindings(state: Path, names: Mapping[int, tuple[str, str]] | None) -> None:
+    """Write who is who; with None, that nobody knows."""
+    path = state / FILE
+    if names is None:
+        path.unlink(missing_ok=True)
+        return
+    nodes = {str(node): {"device": name, "key": key} for node, (name, key) in names.items()}
+    with whole(path) as part:
+        part.write_text(json.dumps({"nodes": nodes}, indent=1) + "\n", encoding="utf-8")
+
+
+class Bindings:
+    """The names of nodes, read again whenever the file changes."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / FILE
+        self._seen: tuple[int, int] | None = None
+        self._names: dict[int, str] | None = None
+
+    @property
+    def names(self) -> dict[int, str] | None:
+        """Names by node; None where keys do not say them."""
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            self._seen = self._names = None
+            return None
+        if (now := (there.st_mtime_ns, there.st_ino)) != self._seen:
+            nodes = json.loads(self._path.read_text(encoding="utf-8"))["nodes"]
+            self._names = {int(node): str(told["device"]) for node, told in nodes.items()}
+            self._seen = now
+        return self._names
+
+    def allows(self, node: int) -> bool:
+        """Whether a node may take part."""
+        names = self.names
+        return names is None or node in names
+
+    def name_of(self, node: int) -> str | None:
+        """The name that goes with a node's key, if any does."""
+        return (self.names or {}).get(node)

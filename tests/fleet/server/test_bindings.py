@@ -1,0 +1,18 @@
+"""Who is who is read again when it changes; without keys every name is believed."""
+
+from __future__ import annotations
+
+from fedctta.fleet.server.bindings import Bindings, write_bindings
+
+
+def test_names_go_with_nodes(tmp_path):
+    bindings = Bindings(tmp_path)
+    assert bindings.names is None
+    assert bindings.allows(7)
+    write_bindings(tmp_path, {7: ("device-0", "ab")})
+    assert (bindings.allows(7), bindings.allows(8)) == (True, False)
+    assert (bindings.name_of(7), bindings.name_of(8)) == ("device-0", None)
+    write_bindings(tmp_path, {})
+    assert not bindings.allows(7)
+    write_bindings(tmp_path, None)
+    assert bindings.allows(7)
