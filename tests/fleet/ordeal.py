@@ -118,7 +118,7 @@ class Ordeal:
         """Start a device's SuperNode."""
         door = self.doors / (door or name.removeprefix("device-"))
         key = self.keys / "nodes" / f"{name}.key"
-        part = process_specs.supernode(self.outside, name, door, free_port(), self.folder / "f" / name, key)
+        part = process_specs.node(self.outside, name, door, key)
         if self.liar and name == self.names[-1]:  # a ClientApp without a limit: a liar's may be anything
             path = os.pathsep.join([str(HERE / "without_limit"), *filter(None, [os.environ.get("PYTHONPATH")])])
             part = replace(part, environment={**part.environment, "PYTHONPATH": path})

@@ -107,6 +107,26 @@ def wait(supervisor, condition, seconds=60.0):
     return found
 
 
+def listening(group):
+    """Return the TCP ports at which a process and its children listen."""
+    tables = "".join(
+        Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6") if Path(f"/proc/net/{name}").exists()
+    )
+    rows = (line.split() for line in tables.splitlines())
+    ports = {row[9]: int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+    members = [pid for pid in Path("/proc").glob("[0-9]*") if group_of(pid) == group]
+    assert members
+    inodes = {str(fd.readlink())[8:-1] for pid in members for fd in (pid / "fd").iterdir() if fd.is_symlink()}
+    return {ports[inode] for inode in inodes & ports.keys()}
+
+
+def group_of(process):
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[2])
+    except OSError:
+        return None
+
+
 def test_a_foreign_app_is_not_started(tmp_path):
     make_keys(tmp_path / "keys", [], 1)
     link, marker = Link("127.0.0.1", free_port(), tmp_path / "keys"), tmp_path / "marker"
@@ -132,14 +152,14 @@ def test_a_node_runs_no_foreign_app_even_if_the_superlink_does(tmp_path):
         assert wait(
             supervisor, lambda: '"success": true' in flwr(tmp_path, link, "supernode", "register", public, "fleet")
         )
-        supervisor.start(
-            process_specs.supernode(link, "device-0", tmp_path / "d.sock", free_port(), tmp_path / "node", key)
-        )
+        supervisor.start(process_specs.node(link, "device-0", tmp_path / "d.sock", key))
         assert wait(supervisor, lambda: log.exists() and "SuperNode ID" in log.read_text())
         assert '"success": true' in run_foreign_app(tmp_path, link, marker)
         assert wait(supervisor, lambda: marker.exists() or "FAB" in log.read_text())
         assert not marker.exists()
         assert "could not be verified" in log.read_text()
+        assert listening(supervisor.tended["superlink"].process.pid)
+        assert not listening(supervisor.tended["node-device-0"].process.pid)  # no port for other users of the machine
 
 
 def test_a_key_speaks_for_its_own_name_only(tmp_path):
@@ -173,9 +193,7 @@ def test_a_revoked_key_is_out_at_once_and_after_a_restart(tmp_path):
     def start(supervisor, key):
         link = Link("127.0.0.1", free_port(), keys)
         flower = start_server(supervisor, link, tmp_path / "flower", keys / "nodes")
-        supervisor.start(
-            process_specs.supernode(link, "device-0", tmp_path / "d.sock", free_port(), tmp_path / "node", key)
-        )
+        supervisor.start(process_specs.node(link, "device-0", tmp_path / "d.sock", key))
         return flower.keyring
 
     def deaths(supervisor, keyring):

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from pretend import assemble, simulated
 
 from fedctta.fleet.processes.launch import Tryout, up
-from fedctta.fleet.processes.process_specs import Link, free_port, supernode
+from fedctta.fleet.processes.process_specs import Link, free_port, node
 from fedctta.fleet.processes.serve import start_server
 from fedctta.fleet.processes.supervisor import Supervisor
 from fedctta.fleet.server.ledger import read_collaboration
@@ -108,7 +108,7 @@ def test_from_outside_only_nodes_with_a_known_key_get_in(tmp_path):
         outside = Link("127.0.0.1", outer, keys)
         for name in ("device-0", "stranger"):
             key, door = keys / "nodes" / f"{name}.key", tmp_path / f"{name}.sock"
-            supervisor.start(supernode(outside, name, door, free_port(), tmp_path / name, key))
+            supervisor.start(node(outside, name, door, key))
         wait_for_line(supervisor, tmp_path / "logs" / "node-device-0.log", ["SuperNode ID"])
         until = time.monotonic() + 60
         while not supervisor.tended["node-stranger"].deaths and time.monotonic() < until:

@@ -144,18 +144,18 @@ def node(
     ca: Annotated[Path | None, typer.Option(help="The authority's certificate, ca.crt.")] = None,
     key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
     name: Annotated[str, typer.Option(help="What its log is called.")] = "device",
-    port: Annotated[int, typer.Option(help="A free port on loopback, for Flower's own use; 0 chooses.")] = 0,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for logs and Flower's files.")] = Path("node"),
+    folder: Annotated[Path, typer.Option("--out", help="Folder for its log.")] = Path("node"),
     insecure: Insecure = False,
     insist: Insist = False,
 ) -> None:
-    """Start the SuperNode that speaks for one device of this machine, and keep it running.
+    """Start the node that speaks for one device of this machine, and keep it running.
 
     Example: fedctta fleet node --server fleet.example.org:9092 --ca ca.crt --key device-0.key --socket /run/d0.sock
     """
     import time
 
-    from fedctta.fleet.processes.process_specs import Link, check_insecure, free_port, supernode
+    from fedctta.fleet.processes.process_specs import Link, check_insecure
+    from fedctta.fleet.processes.process_specs import node as node_spec
     from fedctta.fleet.processes.supervisor import Supervisor
 
     _need_flower()
@@ -174,9 +174,8 @@ def node(
                 f"{ca.with_name('trusted.yaml')} is missing, which says whose app a node runs: copy it from the folder"
                 " of keys, where `fedctta fleet keys --renew` makes it"
             )
-    part = supernode(place, name, socket.resolve(), port or free_port(), folder.resolve(), key and key.resolve())
     with Supervisor(folder / "logs") as supervisor:
-        supervisor.start(part)
+        supervisor.start(node_spec(place, name, socket.resolve(), key and key.resolve()))
         try:
             while True:
                 supervisor.tend()

@@ -21,15 +21,13 @@ def test_keys_are_used_when_there_are_any():
     assert "/keys/server.key" in command
     assert "--insecure" not in command
     assert "--root-certificates" in process_specs.superexec(SAFE, Path("home")).command
-    node = process_specs.supernode(SAFE, "d", Path("/d.sock"), 99, Path("home"), Path("/k")).command
-    assert node[node.index("--auth-supernode-private-key") + 1] == "/k"
-    assert 'device="/d.sock"' in node
-    assert node[node.index("--trusted-entities") + 1] == "/keys/trusted.yaml"
+    node = process_specs.node(SAFE, "d", Path("/d.sock"), Path("/k")).command
+    assert node[3:] == ("127.0.0.1:1234", "/d.sock", "/keys/ca.crt", "/k", "/keys/trusted.yaml")
 
 
 def test_without_keys_it_says_so():
     assert "--insecure" in process_specs.superlink(OPEN, Path("db"), Path("home")).command
-    assert "--insecure" in process_specs.supernode(OPEN, "d", Path("/d.sock"), 99, Path("home")).command
+    assert process_specs.node(OPEN, "d", Path("/d.sock")).command[3:] == ("127.0.0.1:1234", "/d.sock")
 
 
 @pytest.mark.parametrize(("link", "keys"), [(SAFE, "/keys"), (OPEN, "-")])
@@ -54,11 +52,6 @@ def test_insecure_is_for_loopback(host, fine):
     else:
         with pytest.raises(UserError, match="--insist"):
             process_specs.check_insecure([host], insist=False)
-
-
-def test_a_socket_path_cannot_break_out():
-    with pytest.raises(UserError, match="quote"):
-        process_specs.supernode(OPEN, "d", Path('/d" x="y'), 99, Path("home"))
 
 
 def test_addresses():

@@ -87,7 +87,7 @@ def test_it_loads_neither_torch_nor_the_rest_of_the_package():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     print(f"fedctta's own share of the ClientApp's start: {float(out[0]):.1f} ms")
     assert out[1] == ""
-    assert set(out[2].split()) == {"fedctta", "fedctta.errors", "fedctta.fleet", *_NEEDED}
+    assert set(out[2].split()) == {"fedctta", "fedctta.errors", "fedctta.fleet", "fedctta.fleet.flower", *_NEEDED}
 
 
 _NEEDED = {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedctta.errors import UserError
+from fedctta.fleet import flower
 from fedctta.fleet.processes.process_specs import TOKEN, Link
 from fedctta.fleet.transport.app_bundle import read_bundle
 
@@ -45,58 +46,48 @@ class Flower:
 
     def register(self, key: bytes, name: str) -> int:
         """Let the holder of a key take part; return its node."""
-        from flwr.proto.control_pb2 import RegisterNodeRequest
-
-        answer = self._call("RegisterNode", RegisterNodeRequest(public_key=key, name=name), f"{name} is not let in")
+        answer = self._call(
+            "RegisterNode", flower.RegisterNodeRequest(public_key=key, name=name), f"{name} is not let in"
+        )
         return int(answer.node_id)
 
     def unregister(self, node: int) -> None:
         """Let a node no longer take part; its key is not let in again."""
-        from flwr.proto.control_pb2 import UnregisterNodeRequest
-
-        self._call("UnregisterNode", UnregisterNodeRequest(node_id=node), f"node {node} cannot be removed")
+        self._call("UnregisterNode", flower.UnregisterNodeRequest(node_id=node), f"node {node} cannot be removed")
 
     def nodes(self) -> dict[bytes, int]:
         """Return the nodes that may take part, by their public keys."""
-        from flwr.proto.control_pb2 import ListNodesRequest
-
-        answer = self._call("ListNodes", ListNodesRequest(), "the nodes cannot be listed")
+        answer = self._call("ListNodes", flower.ListNodesRequest(), "the nodes cannot be listed")
         return {bytes(n.public_key): int(n.node_id) for n in answer.nodes_info if n.status != "unregistered"}
 
     def submit(self, plan: Path) -> str:
         """Start a run of the plan and return its id."""
-        from flwr.common.serde import fab_to_proto, user_config_to_proto
-        from flwr.proto.control_pb2 import StartRunRequest
-        from flwr.supercore.fab import Fab
-
         bundle, _ = read_bundle(self._link.keys)
-        app = fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
-        request = StartRunRequest(fab=app, override_config=user_config_to_proto({"plan": str(plan.resolve())}))
+        app = flower.fab_to_proto(flower.Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
+        request = flower.StartRunRequest(
+            fab=app, override_config=flower.user_config_to_proto({"plan": str(plan.resolve())})
+        )
         return str(self._call("StartRun", request, "the run cannot be started").run_id)
 
     def running(self, run: str) -> bool:
         """Whether a run is under way or about to be; also if the SuperLink cannot be asked now."""
-        from flwr.proto.control_pb2 import ListRunsRequest
-
         try:
-            runs = self._call("ListRuns", ListRunsRequest(run_id=int(run)), "").run_dict
+            runs = self._call("ListRuns", flower.ListRunsRequest(run_id=int(run)), "").run_dict
         except UserError:
             return True
         return not runs or next(iter(runs.values())).status.status != "finished"
 
     def _call(self, method: str, request: Any, failure: str) -> Any:
         import httpx
-        from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
         keys = self._link.keys
         try:
             token = (self._home / TOKEN).read_text(encoding="ascii").strip()
-            client = ControlHttpClient.from_server_address(
+            client = flower.ControlHttpClient.from_server_address(
                 self._link.address,
                 keys is None,
                 None if keys is None else str(keys / "ca.crt"),
-                [RuntimeVersionHttpInterceptor("flwr CLI"), _Bearer(token)],
+                [flower.RuntimeVersionHttpInterceptor("flwr CLI"), _Bearer(token)],
             )
             try:
                 return getattr(client, method)(request)

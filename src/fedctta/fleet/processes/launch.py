@@ -83,10 +83,7 @@ def up(tryout: Tryout, watch: Watch) -> dict[str, Any]:
         flower = start_server(supervisor, link, home, _public_keys(keys, tryout.devices))
         for k in range(tryout.devices):
             key = None if keys is None else keys / "nodes" / f"device-{k}.key"
-            own = home / f"node-{k}"
-            supervisor.start(
-                process_specs.supernode(link, f"device-{k}", doors / f"{k}.sock", process_specs.free_port(), own, key)
-            )
+            supervisor.start(process_specs.node(link, f"device-{k}", doors / f"{k}.sock", key))
         status = lead(supervisor, flower, plan, watch)
         if tryout.lockstep:
             _let_devices_end(supervisor)

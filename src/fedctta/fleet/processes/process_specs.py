@@ -104,16 +104,13 @@ def superexec(link: Link, home: Path) -> ProcessSpec:
     return ProcessSpec("superexec", command, environment(home))
 
 
-def supernode(link: Link, name: str, door: Path, port: int, home: Path, key: Path | None = None) -> ProcessSpec:
-    """What speaks to the SuperLink for one device."""
-    proof = () if key is None else ("--auth-supernode-private-key", str(key))
-    if link.keys is not None:  # only the app that this file's key has signed
-        proof = (*proof, "--trusted-entities", str(link.keys / "trusted.yaml"))
-    if any(letter in str(door) for letter in '"\\\n'):
-        raise UserError(f"the socket path {door} holds a quote or backslash: choose another folder")
-    own = ("--host", "127.0.0.1", "--port", str(port), "--node-config", f'device="{door}"')
-    command = (executable("flower-supernode"), *link.trust(), "--superlink", link.address, *proof, *own)
-    return ProcessSpec(f"node-{name}", command, environment(home))
+def node(link: Link, name: str, door: Path, key: Path | None = None) -> ProcessSpec:
+    """What speaks to the SuperLink for one device; it answers only to the app that trusted.yaml's key has signed."""
+    proof: tuple[str, ...] = ()
+    if link.keys is not None and key is not None:
+        proof = (str(link.keys / "ca.crt"), str(key), str(link.keys / "trusted.yaml"))
+    command = (sys.executable, "-m", "fedctta.fleet.transport.node", link.address, str(door), *proof)
+    return ProcessSpec(f"node-{name}", command, QUIET)
 
 
 def device(name: str, words: Sequence[str]) -> ProcessSpec:

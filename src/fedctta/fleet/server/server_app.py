@@ -14,13 +14,7 @@ from pathlib import Path
 
 from fedctta.errors import UserError
 from fedctta.files import make_writable
-
-try:
-    from flwr.app import Context
-    from flwr.serverapp import Grid, ServerApp
-except ImportError as error:
-    raise UserError("a fleet needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
-
+from fedctta.fleet.flower import Context, Grid, ServerApp
 from fedctta.fleet.server.conductor import Conductor
 from fedctta.fleet.server.plan import build, load_plan
 from fedctta.fleet.transport.flower_messages import Questions

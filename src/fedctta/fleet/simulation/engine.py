@@ -30,23 +30,16 @@ from torch import Tensor
 from fedctta.adapters import adapters
 from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
+from fedctta.fleet.flower import ClientApp, Context, Grid, Message, ServerApp
 from fedctta.fleet.processes.process_specs import QUIET
+from fedctta.fleet.server.conductor import Conductor
+from fedctta.fleet.server.ledger import read_collaboration
+from fedctta.fleet.server.plan import Plan, build
+from fedctta.fleet.simulation.partition import LOGITS, client_app
+from fedctta.fleet.transport.flower_messages import Answer, Questions
 from fedctta.registry import defaults
 from fedctta.runs.settings import Experiment
 from fedctta.streams import ABSENT, Stream
-
-try:
-    from flwr.app import Context, Message
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid, ServerApp
-
-    from fedctta.fleet.server.conductor import Conductor
-    from fedctta.fleet.server.ledger import read_collaboration
-    from fedctta.fleet.server.plan import Plan, build
-    from fedctta.fleet.simulation.partition import LOGITS, client_app
-    from fedctta.fleet.transport.flower_messages import Answer, Questions
-except ImportError as error:
-    raise UserError("engine=flower needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
 
 ONLY_OURS = (
     *("interval", "predict", "stragglers", "liars", "noise", "epsilon", "min_batch"),
@@ -113,7 +106,7 @@ def run_on_ray(server: ServerApp, client: ClientApp, nodes: int) -> None:
     if find_spec("ray") is None:
         raise UserError("engine=flower needs ray, which is not installed: pip install 'fedctta[flower-simulation]'")
     os.environ.update(QUIET)  # before Flower and ray look
-    from flwr.simulation import run_simulation
+    from fedctta.fleet.flower import run_simulation
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     ray = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from flwr.app import Error, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+from fedctta.fleet.flower import Error, Grid, Message, RecordDict, Run, TaskIdentity
 
 Handler = Callable[[Message], Message]
 

@@ -16,9 +16,9 @@ from fedctta.core.clients import Client
 from fedctta.core.tensors import named, under
 from fedctta.engine.first_clients import first_client
 from fedctta.engine.rounds import take_up
-from fedctta.errors import UserError
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.request_handler import RequestHandler
+from fedctta.fleet.flower import Array, ArrayRecord, ClientApp, Context, Message, RecordDict
 from fedctta.fleet.transport.framing import LIMIT
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.models.inputs import read_batch
@@ -27,12 +27,6 @@ from fedctta.runs.cache import Cache
 from fedctta.runs.datasets import public_images
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
-
-try:
-    from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-    from flwr.clientapp import ClientApp
-except ImportError as error:
-    raise UserError("engine=flower needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
 
 PARCEL, LOGITS, CLIENT = "parcel", "logits", "client"
 

@@ -3,7 +3,7 @@
     app.key         the Ed25519 key that signs; who holds it can run any code on all nodes: store it with ca.key
     app.fab         the app as Flower packs it: it names two objects of this package and has no code of its own
     app.json        its signature, which the SuperLink sends to nodes along with it
-    trusted.yaml    what a node believes: Flower runs only apps that the key in this file has signed
+    trusted.yaml    what a node believes: it answers only to apps that the key in this file has signed
 
 Flower's open SuperLink keeps signatures only of apps that it fetched from Flower's own hub, and so could not run a
 signed app of ours; `superlink` adds this one.
@@ -15,9 +15,12 @@ import base64
 import hashlib
 import json
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from fedctta.errors import UserError
+from fedctta.fleet import flower
 
 SIGNER = "fedctta"
 FILES = ("app.key", "app.fab", "app.json", "trusted.yaml")
@@ -48,11 +51,7 @@ plan = ""
 
 def build_bundle() -> bytes:
     """Return the app as Flower packs it: the same bytes every time."""
-    try:
-        from flwr.cli.build import build_fab_from_files
-    except ImportError as error:
-        raise UserError("a fleet needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
-    bundle: bytes = build_fab_from_files({"pyproject.toml": APP.encode()})[0]
+    bundle: bytes = flower.build_fab_from_files({"pyproject.toml": APP.encode()})[0]
     return bundle
 
 
@@ -71,6 +70,39 @@ def sign_bundle(bundle: bytes, private: bytes) -> str:
     signature = key.sign(now.to_bytes(8, "big") + hashlib.sha256(bundle).digest())
     told = {"signed_at": now, "signature": base64.urlsafe_b64encode(signature).decode().rstrip("=")}
     return json.dumps({SIGNER: json.dumps(told), "valid_license": "Valid"}) + "\n"
+
+
+def is_signed(bundle: bytes, signatures: Mapping[str, str], trusted: Mapping[str, str]) -> bool:
+    """Whether a trusted key has signed a packed app; `trusted` holds Ed25519 keys in OpenSSH's form, by name."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    for name in trusted.keys() & signatures.keys():
+        with suppress(ValueError, KeyError, TypeError, OverflowError, InvalidSignature):  # whatever a server sends
+            told = json.loads(signatures[name])
+            signature = base64.urlsafe_b64decode(told["signature"] + "=" * (-len(told["signature"]) % 4))
+            key = load_ssh_public_key(trusted[name].encode())
+            assert isinstance(key, Ed25519PublicKey)  # `read_trusted` has looked
+            key.verify(signature, int(told["signed_at"]).to_bytes(8, "big") + hashlib.sha256(bundle).digest())
+            return True
+    return False
+
+
+def read_trusted(path: Path) -> dict[str, str]:
+    """Return the keys of a trusted.yaml."""
+    import yaml
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    try:
+        trusted = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        if trusted and all(isinstance(load_ssh_public_key(key.encode()), Ed25519PublicKey) for key in trusted.values()):
+            return trusted
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError, UnsupportedAlgorithm):
+        pass
+    raise UserError(f"{path} names no Ed25519 key: copy it from the folder of keys that the server has")
 
 
 def make_signer() -> tuple[bytes, bytes]:

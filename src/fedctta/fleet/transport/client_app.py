@@ -1,9 +1,9 @@
-"""The Flower ClientApp: it carries messages between the SuperNode and the device on the same machine, and no more.
+"""The Flower ClientApp: it carries messages between the node and the device on the same machine, and no more.
 
-Flower starts a new process for every message, so this module loads neither torch nor the rest of the package. The
-SuperNode knows from its options where its device listens: `--node-config 'device="/run/fedctta/device.sock"'`, and, if
-needed, how long it may take (`timeout=20.0`). If a device is dead or busy, the app answers with an empty parcel that
-says so.
+Our own `node` calls it in its process. Flower's SuperNode starts a process for every message, so this module loads
+neither torch nor the rest of the package. The node says where its device listens (`device="/run/fedctta/device.sock"`,
+with Flower in `--node-config`), and, if needed, how long it may take (`timeout=20.0`). If a device is dead or busy, the
+app answers with an empty parcel that says so.
 """
 
 from __future__ import annotations
@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedctta.errors import UserError
+from fedctta.fleet.flower import Array, ArrayRecord, ClientApp, Context, Message, RecordDict
 from fedctta.fleet.transport.framing import LIMIT, Undelivered, exchange
 from fedctta.fleet.transport.wire import Malformed, Parcel, pack, unpack
-
-try:
-    from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-    from flwr.clientapp import ClientApp
-except ImportError as error:
-    raise UserError("a fleet needs Flower, which is not installed: pip install 'fedctta[fleet]'") from error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

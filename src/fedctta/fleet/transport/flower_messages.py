@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedctta.fleet.flower import Array, ArrayRecord, Grid, Message, RecordDict
 from fedctta.fleet.transport import wire
 
 HELLO, STEP = "query", "train.step"

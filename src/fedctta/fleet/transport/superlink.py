@@ -14,17 +14,11 @@ import hashlib
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from flwr.common.constant import ACCESS_TOKEN_KEY
-from flwr.supercore.auth.typing import AccountInfo
-from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.fab import Fab
-from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
 from fedctta.errors import UserError
+from fedctta.fleet import flower
+from fedctta.fleet.flower import AccountInfo, Fab, NoOpControlAuthnPlugin
 from fedctta.fleet.transport.app_bundle import read_bundle
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -40,7 +34,7 @@ class TokenOnly(NoOpControlAuthnPlugin):
 
     def validate_tokens_in_metadata(self, metadata: Metadata) -> tuple[bool, AccountInfo | None]:
         """Return the account if the token is right."""
-        given = dict(metadata).get(ACCESS_TOKEN_KEY, b"")
+        given = dict(metadata).get(flower.ACCESS_TOKEN_KEY, b"")
         given = given.encode() if isinstance(given, str) else given
         if not secrets.compare_digest(given, self._token):
             return False, None
@@ -58,7 +52,9 @@ def only(bundle: bytes, signature: dict[str, str]) -> Callable[..., Fab]:
 
     def record(hash_str: str, content: bytes, verifications: dict[str, str]) -> Fab:
         if hash_str != ours or content != bundle:
-            raise FlowerError(ApiErrorCode.INVALID_APP_SPEC, "this SuperLink starts the fleet's own app only")
+            raise flower.FlowerError(
+                flower.ApiErrorCode.INVALID_APP_SPEC, "this SuperLink starts the fleet's own app only"
+            )
         return Fab(hash_str, content, signature)
 
     return record
@@ -66,18 +62,9 @@ def only(bundle: bytes, signature: dict[str, str]) -> Callable[..., Fab]:
 
 def lock(token: str, bundle: bytes, signature: dict[str, str]) -> Callable[[], None]:
     """Put the lock into Flower; return what starts its SuperLink."""
-    command = import_module("flwr.superlink.cli.flower_superlink")
-    control_handlers = import_module("flwr.superlink.servicer.control.control_handlers")
-    replaced: dict[str, tuple[Any, Any]] = {
-        "load_control_authn_plugin": (command, lambda: TokenOnly(token)),
-        "Fab": (control_handlers, only(bundle, signature)),
-    }
-    for name, (module, ours) in replaced.items():
-        if not hasattr(module, name):  # rather no server than an open one
-            raise UserError(f"this version of Flower has no {module.__name__}.{name}: install fedctta[fleet] again")
-        setattr(module, name, ours)
-    start: Callable[[], None] = command.flower_superlink
-    return start
+    return flower.replace(
+        {"load_control_authn_plugin": lambda: TokenOnly(token), "Fab": only(bundle, signature)},
+    )
 
 
 def main(words: list[str]) -> None:
