@@ -106,10 +106,8 @@ class Recall(Aggregator):
         if is_noisy(private):
             return tell(layout_of(network), private)
         enough = private["part"][:, 0] >= self.min_images
-        part = private["part"].clone()
-        part[:, Layout(0).parts["classes"]] = 0  # these stay on the device
         return {
-            "part": torch.where(enough[:, None], part, 0),
+            "part": torch.where(enough[:, None], Layout(0).without_own(private["part"]), 0),
             "name": torch.where(enough, private["name"], 0),
             "changed": private["changed"],
             "time": private["time"],
