@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pretend import assemble, context_of, make_devices
 
+from fedctta.fleet.server.device_dialogue import facts_in
 from fedctta.fleet.server.server_app import app
 from fedctta.fleet.simulation.grid import InProcessGrid
 from fedctta.fleet.transport import wire
@@ -84,3 +85,25 @@ def test_a_device_that_was_away_for_long_goes_on_by_itself(tmp_path):
     back = [entry for entry in log if entry[0] > 5]
     assert back[0][1:] == (None, False)
     assert back[1][1] is not None
+
+
+@pytest.mark.parametrize("version", ["", "x" * 101, "0.8\n0", "\x1b[2J", 8, 1.5])
+def test_what_cannot_be_a_version_is_not_shown(version):
+    assert facts_in({"version": version, "model": "resnet8", "other": "x"}) == {"model": "resnet8"}
+
+
+def test_reasons_of_devices_are_one_line_of_plain_text_in_the_log(tmp_path):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def tell(reply):
+        if reply.kind != "upload" or reply.round != 1:
+            return reply
+        reason = "\n2026-01-01 00:00:00,000 INFO thief joined\x1b[2J"
+        return wire.Parcel("nothing", reply.round, {**reply.note, "reason": reason})
+
+    devices = make_devices(federation, stream, 4, {2: tell})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 2, "lockstep": False}, aggregator="fedavg"))
+    lines = (tmp_path / "server" / "server.log").read_text().split("\n")
+    assert sum("thief" in line for line in lines) >= 1
+    assert all("device-2 has nothing" in line for line in lines if "thief" in line)
+    assert "\x1b" not in "".join(lines)

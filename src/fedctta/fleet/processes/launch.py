@@ -23,6 +23,7 @@ from fedctta.fleet.processes import process_specs
 from fedctta.fleet.processes.process_specs import Link
 from fedctta.fleet.processes.serve import Watch, lead, start_server
 from fedctta.fleet.processes.supervisor import Supervisor
+from fedctta.fleet.server.expected import write_expected
 from fedctta.fleet.server.plan import load_plan, write_plan
 from fedctta.fleet.transport.certificates import make_keys
 from fedctta.fleet.transport.framing import LONGEST_PATH
@@ -80,6 +81,7 @@ def up(tryout: Tryout, watch: Watch) -> dict[str, Any]:
             supervisor.start(process_specs.device(name, _device_words(tryout, name, k, doors / f"{k}.sock")))
         for old in home.glob("superlink.db*"):  # nodes and runs of an earlier start; our place is in the ledger
             old.unlink()
+        write_expected(out / "server", [f"device-{k}" for k in range(tryout.devices)])
         flower = start_server(supervisor, link, home, _public_keys(keys, tryout.devices))
         for k in range(tryout.devices):
             key = None if keys is None else keys / "nodes" / f"device-{k}.key"

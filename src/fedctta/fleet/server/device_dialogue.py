@@ -29,6 +29,7 @@ log = logging.getLogger("fedctta.fleet")
 Write = Callable[[int, bool], dict[str, NDArray[Any]]]
 """Gives what the device of a row is sent, with or without its model."""
 
+FACTS = ("version", "model")
 FRESH = 3  # rounds after which a model is no longer sent to a device that went on by itself
 
 
@@ -46,6 +47,9 @@ class DeviceDialogue:
         self.answered: set[int] = set()
         self.hellos: dict[int, str] = {}
         self.health: dict[int, wire.Note] = {}  # what devices last told, by row
+        self.facts: dict[str, dict[str, str]] = {}  # what devices said of themselves, by name
+        self.silence: dict[int, str] = {}  # why a node has not said who it is
+        self.last_round: dict[int, int] = {}  # of the last upload that was used, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
         self._not_before: dict[int, float] = {}
         self._method = method
@@ -66,6 +70,8 @@ class DeviceDialogue:
         turned_away = self.roster.admit(hellos, online)
         for node, reason in turned_away.items():
             self._refuse(node, reason)
+        for node in sorted(hellos.keys() - turned_away.keys(), key=hellos.__getitem__):
+            self._note_admission(node, hellos[node])
         return {self.roster.nodes[node] for node in hellos.keys() - turned_away.keys()}
 
     def ask(self, nodes: set[int], write: Write, ask: int = 1) -> None:
@@ -118,15 +124,23 @@ class DeviceDialogue:
             if idle:
                 self._pass_over(node, str(parcel.note.get("reason", "")))
             elif question.kind == HELLO:
-                self.hellos[node] = self.examiner.hello(parcel)
+                self.hellos[node] = name = self.examiner.hello(parcel)
+                self.facts[name] = facts_in(parcel.note)
             elif row is not None:
                 upload = self.examiner.upload(parcel, question.round, question.nonce)
                 self.answered.add(node)
                 self.roster.accept(self.roster.names[row])
                 self.uploads[row] = replace(upload, age=self.place.round - question.round)
+                self.last_round[row] = self.place.round
         except UploadRefused as reason:
             self.answered.add(node)
             self._refuse(node, reason)
+
+    def _note_admission(self, node: int, name: str) -> None:
+        self.silence.pop(node, None)
+        facts = self.facts.get(name, {})
+        self.ledger.admit(self.place.round, node, name, facts)
+        log.info("%s joined (node %d%s)", name, node, "".join(f", {key} {value}" for key, value in facts.items()))
 
     def _note_health(self, row: int, told: wire.Note) -> None:
         """Remember how a device fares; log when it has raised an alarm."""
@@ -136,7 +150,8 @@ class DeviceDialogue:
 
     def _pass_over(self, node: int, reason: str) -> None:
         """Continue without a device that has nothing or failed; in lock-step, wait for it until the deadline."""
-        log.info("node %d has nothing: %s", node, reason)
+        log.info("%s has nothing: %s", self._name(node) or f"node {node}", reason)
+        self.silence[node] = f"has nothing: {reason:.200}"
         self._not_before[node] = time.monotonic() + self.plan.retry
         if not self.plan.lockstep:
             self.answered.add(node)
@@ -146,6 +161,7 @@ class DeviceDialogue:
         quarantined = self.roster.refuse(name or f"node {node}", self.place.round)
         self._not_before[node] = time.monotonic() + self.plan.retry
         self.ledger.refuse(self.place.round, node, name, str(reason), quarantined)
+        self.silence[node] = f"was refused: {reason!s:.200}"
         log.warning("refused node %d (%s): %s%s", node, name, reason, "; in quarantine" if quarantined else "")
 
     def _name(self, node: int) -> str | None:
@@ -154,6 +170,16 @@ class DeviceDialogue:
 
     def _due(self, node: int) -> bool:
         return time.monotonic() >= self._not_before.get(node, 0)
+
+
+def facts_in(note: wire.Note) -> dict[str, str]:
+    """Return what a device said of its software, as far as it can be shown: a device may tell anything."""
+    told = {name: note.get(name) for name in FACTS}
+    return {name: value for name, value in told.items() if isinstance(value, str) and _is_short(value)}
+
+
+def _is_short(text: str) -> bool:
+    return 0 < len(text) <= 100 and text.isprintable()
 
 
 def _received(parcel: wire.Parcel) -> bool:
