@@ -200,6 +200,5 @@ class Recall(Aggregator):
         layout, shelf = layout_of(server.network, part.shape[-1]), from_tensors(memory)
         counted = add_up(shelf, layout, self.rules)
         sums, headings = sum_domains(shelf, counted, self.domains), find_headings(shelf, self.domains)
-        downloads = [hand_out(shelf, counted, sums, headings, k, name[k]) for k in range(len(receive))]
-        book, heading, place, time = (torch.stack(column) for column in zip(*downloads, strict=True))
+        book, heading, place, time = hand_out(shelf, counted, sums, headings, name)
         return {"book": book, "heading": heading, "place": place, "asked": name, "received": time}, memory

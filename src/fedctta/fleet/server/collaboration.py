@@ -126,11 +126,11 @@ def mask(rows: Collection[int], count: int, device: torch.device) -> Tensor:
 def _lay(sent: Mapping[int, Tensor], old: Tensor | None, count: int = 0) -> Tensor:
     """Lay the sent rows over the old ones, or over zeros[count, ...]."""
     first = next(iter(sent.values()), None)
-    if old is None:
-        assert first is not None
-        old = first.new_zeros(count, *first.shape)
     if first is None:
+        assert old is not None
         return old
-    return old.index_copy(
-        0, torch.tensor(list(sent), device=old.device), torch.stack(list(sent.values())).to(old.device)
-    )
+    count, device = (count, first.device) if old is None else (len(old), old.device)
+    if len(sent) == count:  # all of them: one copy instead of three
+        return torch.stack([sent[row] for row in range(count)]).to(device)
+    under = first.new_zeros(count, *first.shape) if old is None else old
+    return under.index_copy(0, torch.tensor(list(sent), device=device), torch.stack(list(sent.values())).to(device))
