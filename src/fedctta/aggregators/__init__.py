@@ -160,6 +160,13 @@ class Aggregator:
         """Undo `leave_out` on the server. A simulation leaves nothing out."""
         return signals
 
+    def prepare(self, server: Server, own: Tensors, memory: Tensors) -> Tensors:
+        """Return signals[M, ...] that a fleet's server computes of M uploads as they arrive, before the round ends.
+
+        Each depends on its own upload only. A simulation, where all arrive at once, leaves it to `collaborate`.
+        """
+        return {}
+
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Return W and the new memory. The engine takes absent clients out of W."""
         raise TypeError(f"{type(self).__name__} must define collaborate")

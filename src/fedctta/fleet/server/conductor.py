@@ -127,6 +127,7 @@ class Conductor:
     def _listen(self, doing: str) -> None:
         """Handle the answers that have arrived; wait a moment if there are none."""
         heard, now = self.letters.listen(), time.monotonic()
+        self.letters.uploads = self.hub.prepare(self.standing, self.letters.uploads)
         if now - self._shown > STATUS:
             self._show(doing)
         if heard:
