@@ -70,7 +70,7 @@ def test_a_node_tells_one_line_per_message_and_its_warnings():
         *("INFO :      Sending: train.step message (ID: 0a)", "WARN :      no   connection", "INFO:     Shutting down"),
     )
     told = [event for line in log if (event := events.translate(line))]
-    assert told == ["told the server who the device is", "round 2: answered the server", "WARN : no connection"]
+    assert told == ["answered the server's hello", "round 2: answered the server", "WARN : no connection"]
 
 
 def test_a_node_says_whether_its_device_is_there(tmp_path):

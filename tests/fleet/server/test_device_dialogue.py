@@ -107,3 +107,20 @@ def test_reasons_of_devices_are_one_line_of_plain_text_in_the_log(tmp_path):
     assert sum("thief" in line for line in lines) >= 1
     assert all("device-2 has nothing" in line for line in lines if "thief" in line)
     assert "\x1b" not in "".join(lines)
+
+
+def test_a_device_that_has_nothing_again_and_again_is_one_event(tmp_path, caplog):
+    caplog.set_level("INFO", "fedctta.fleet")
+    federation, stream = assemble(aggregator="fedavg")
+    calls = []
+
+    def sleepy(reply):
+        if reply.kind != "upload" or len(calls) >= 5:
+            return reply
+        calls.append(reply)
+        return wire.Parcel("nothing", reply.round, {"reason": "asleep"})
+
+    devices = make_devices(federation, stream, 2, {2: sleepy})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 1}, aggregator="fedavg"))
+    assert len(calls) == 5
+    assert [line for line in caplog.messages if "asleep" in line] == ["device-2 has nothing: asleep"]

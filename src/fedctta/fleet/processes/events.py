@@ -78,7 +78,7 @@ class NodeEvents:
         if found := re.search(r"\[RUN \d+, ROUND (\d*)\]", line):
             self._round = found[1] or "?"
         elif "Sending: query" in line:
-            return "told the server who the device is"
+            return "answered the server's hello"
         elif "Sending: " in line:
             return f"round {self._round}: answered the server"
         elif re.match(r"(WARN|ERROR|CRITICAL)", line):

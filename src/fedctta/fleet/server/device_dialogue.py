@@ -132,6 +132,7 @@ class DeviceDialogue:
                 self.roster.accept(self.roster.names[row])
                 self.uploads[row] = replace(upload, age=self.place.round - question.round)
                 self.last_round[row] = self.place.round
+                self.silence.pop(node, None)
         except UploadRefused as reason:
             self.answered.add(node)
             self._refuse(node, reason)
@@ -150,8 +151,10 @@ class DeviceDialogue:
 
     def _pass_over(self, node: int, reason: str) -> None:
         """Continue without a device that has nothing or failed; in lock-step, wait for it until the deadline."""
-        log.info("%s has nothing: %s", self._name(node) or f"node {node}", reason)
-        self.silence[node] = f"has nothing: {reason:.200}"
+        before, self.silence[node] = self.silence.get(node), f"has nothing: {reason:.200}"
+        asked = self.place.round < self.plan.rounds
+        if asked and self.silence[node] != before:  # once, though it is asked again and again
+            log.info("%s %s", self._name(node) or f"node {node}", self.silence[node])
         self._not_before[node] = time.monotonic() + self.plan.retry
         if not self.plan.lockstep:
             self.answered.add(node)
