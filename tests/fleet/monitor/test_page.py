@@ -62,6 +62,7 @@ def test_everything_is_shown_and_names_are_text(browse, tmp_path):
     assert "|in quarantine|" in devices
     assert "|61 %|" in devices
     assert "|not seen yet|" in devices  # device-8 has a key only
+    assert "|2 of 5|" in text_of(dom, "facts")
     assert "|2.0 KB|" in text_of(dom, "facts")
     assert "|whole, 4 lines|" in text_of(dom, "facts")
     assert "<img src=x onerror=alert(1)>" in text_of(dom, "refusals")

@@ -76,9 +76,10 @@ function showHead(seen) {
 function showFacts(seen) {
   const nodes = seen.nodes ?? [], last = (seen.history ?? []).at(-1), broken = seen.audit.breaks.length;
   const online = nodes.filter((node) => node.online && !node.ignored).length;
+  const all = new Set([...nodes.map((node) => node.device), ...(seen.expected ?? [])]).size;
   const alarms = nodes.reduce((sum, node) => sum + (node.health?.alarms ?? 0), 0);
   const facts = [
-    ["devices online", `${online} of ${nodes.length}`, online < nodes.length ? "alert" : ""],
+    ["devices online", `${online} of ${all}`, online < all ? "alert" : ""],
     ["last round", last ? `${last.seconds.toFixed(1)} s, ${last.uploads} uploads` : "–"],
     ["from devices", bytes(seen.bytes_up)],
     ["to devices", bytes(seen.bytes_down)],
