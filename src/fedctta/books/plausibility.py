@@ -67,7 +67,9 @@ def _find_possible(layout: Layout, rows: Array) -> Array:
 
 def _find_honest(layout: Layout, rows: Array, names: Array, versions: Array, times: Array) -> Array:
     sent = names != 0
-    fine = (_find_possible(layout, rows) | ~sent).all(1)
+    possible = np.ones_like(sent)
+    possible[sent] = _find_possible(layout, rows[sent])  # few of the rows are there
+    fine = possible.all(1)
     with np.errstate(invalid="ignore"):
         fine &= ~((rows[..., 0] * sent).sum(1) > times * (1 + ROUNDING) + ROUNDING)
     fine &= ~(sent & ((versions <= 0) | (versions > times[:, None]))).any(1)
