@@ -14,6 +14,7 @@ from fedctta.aggregators import Server, Uploads
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.local import Local
 from fedctta.aggregators.recall import Recall
+from fedctta.books.library import Shelf, to_tensors
 from fedctta.core.clients import by_loop, by_vmap, stack
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
@@ -207,3 +208,17 @@ def test_a_server_that_mixes_models_has_nothing_to_mix(tiny_network):
     Local().require_partner("recall", own)
     Recall().require_partner("recall", own)
     FedAvg().require_partner("bn", tiny_network.statistics)
+
+
+def test_the_server_tells_which_domains_devices_were_in_the_latest_first():
+    aggregator = Recall(domains=4)
+    assert aggregator.locate({}) == {}
+    shelf = Shelf.empty(3)._replace(
+        rows=torch.zeros(5, 3),
+        device=torch.tensor([0, 0, 2, 2, 2]),
+        name=torch.tensor([11, 12, 13, 14, 15]),
+        version=torch.tensor([30, 50, 20, 70, 60]),
+        domain=torch.tensor([3, 1, 1, 0, 0]),
+    )
+    assert aggregator.locate(to_tensors(shelf)) == {0: [1, 3], 2: [0, 1]}
+    assert FedAvg().locate({}) == {}

@@ -179,13 +179,14 @@ def test_names_of_one_domain_are_found_to_be_one_by_their_looks():
 def test_a_device_is_handed_what_all_others_have_seen():
     shelf = shelve((0, 11, 1, part(0.0, 100.0, 1.0)), (1, 22, 1, part(0.0, 50.0, 2.0)))
     rows, sums, headings = counted(shelf)
-    first = hand_out(shelf, rows, sums, headings, 0, torch.tensor([0, 11, 5, 0]))
-    assert LAYOUT.of(first.book, "images").tolist() == [50, 0, 0, 0]
-    torch.testing.assert_close(LAYOUT.of(first.book, "moments")[0], torch.full((4,), 100.0))
-    assert first.place.tolist() == [-1, 0, -1, -1]
-    stranger = hand_out(shelf, rows, sums, headings, 7, torch.zeros(4, dtype=torch.int64))
-    assert LAYOUT.of(stranger.book, "images").tolist() == [150, 0, 0, 0]
-    assert stranger.place.tolist() == [-1] * 4
+    names = torch.zeros(3, 4, dtype=torch.int64)
+    names[0] = torch.tensor([0, 11, 5, 0])
+    book, heading, place, time = hand_out(shelf, rows, sums, headings, names)
+    assert LAYOUT.of(book, "images").tolist() == [[50, 0, 0, 0], [100, 0, 0, 0], [150, 0, 0, 0]]  # the last: a stranger
+    torch.testing.assert_close(LAYOUT.of(book, "moments")[0, 0], torch.full((4,), 100.0))
+    assert place.tolist() == [[-1, 0, -1, -1], [-1] * 4, [-1] * 4]
+    assert heading.tolist() == [headings.tolist()] * 3
+    assert time.tolist() == [int(shelf.time)] * 3
 
 
 def test_the_newest_parts_and_domains_are_kept():

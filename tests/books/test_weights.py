@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from fedctta.books.rows import BINS, Layout
-from fedctta.books.weights import Chooser, compare_classes, count_classes, find_usual, variety
+from fedctta.books.weights import Chooser, compare_classes, count_classes, count_shares, find_usual, variety
 
 LAYOUT = Layout(0)
 NONE = torch.zeros(1, BINS)
 
 
-def scored(doubt, images=20.0):
-    return LAYOUT.row(torch.zeros(1), scored=torch.tensor([images]), doubt=images * torch.tensor(doubt))
+def scored(doubt, unusual=(0.0, 0.0, 0.0), images=20.0):
+    sums = {"doubt": images * torch.tensor(doubt), "unusual": images * torch.tensor(unusual)}
+    return LAYOUT.row(torch.zeros(1), scored=torch.tensor([images]), **sums)
 
 
 def seen(*shares):
@@ -69,9 +70,33 @@ def test_usual_classes_are_those_of_other_domains():
     assert find_usual(classes[:1], torch.ones(1), 4)[1] == 0  # nobody can tell who has been nowhere else
 
 
-def test_unusual_classes_cost_their_divergence():
+def test_unusual_classes_are_told_by_their_divergence():
     usual = seen([0.7, 0.1, 0.1, 0.1])[0]
-    shares = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.0, 1.0, 0.0, 0.0]])
-    cost = compare_classes(usual, shares)
-    assert cost[0] == pytest.approx(0, abs=1e-4)
-    assert cost[1] == pytest.approx(log(10), abs=1e-3)
+    shares = seen([70.0, 10.0, 10.0, 10.0], [0.0, 30.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0])
+    told = compare_classes(usual, shares)
+    assert told[0] == pytest.approx(0, abs=1e-4)
+    q = (30 + 10 * 0.1) / 40  # thirty images, and ten as usual
+    others = [(10 * p) / 40 for p in (0.7, 0.1, 0.1)]
+    by_hand = q * log(q / 0.1) + sum(x * log(x / p) for x, p in zip(others, (0.7, 0.1, 0.1), strict=True))
+    assert told[1] == pytest.approx(by_hand, abs=1e-3)
+    assert told[2] == pytest.approx(0, abs=1e-4)  # nothing was predicted yet
+
+
+def test_shares_count_every_image_alike_in_bin_j_mod_16():
+    probabilities = torch.eye(20)[[17, 1, 4]].expand(3, 3, 20)
+    assert count_shares(probabilities).tolist() == [[0, 2, 0, 0, 1, *[0] * 11]] * 3
+
+
+@pytest.mark.parametrize(
+    ("doubt", "unusual", "weight"),
+    [
+        ([0.5, 0.4, 0.3], [0.1, 0.1, 0.3], 0.5),  # more certain, of classes never seen elsewhere
+        ([0.5, 0.4, 0.3], [0.1, 0.1, 0.12], 1.0),  # within the slack, and what certainty is worth
+        ([0.5, 0.4, 0.3], [0.1, 0.3, 0.1], 1.0),  # what is forbidden in between does not matter
+        ([0.3, 0.4, 0.5], [0.3, 0.1, 0.0], 0.0),  # usual classes alone are no reason
+        ([1.2, 0.5, 0.9], [0.1, 0.15, 0.1], 0.5),
+        ([0.5, 0.4, 0.3], [0.1, 0.5, 0.5], 0.0),
+    ],
+)
+def test_a_weight_must_not_lead_to_unusual_classes(doubt, unusual, weight):
+    assert Chooser(tie=0, slack=0.02, worth=0.3).choose(LAYOUT, scored(doubt, unusual)[None], NONE)[0].item() == weight

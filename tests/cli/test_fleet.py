@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
 
 from fedctta.cli import app
 from fedctta.errors import UserError
+from fedctta.fleet.server.audit import last_hash, record
 from fedctta.fleet.transport.certificates import make_keys
 
 
@@ -22,7 +26,7 @@ def call(*words):
 
 def test_all_commands_are_there():
     text = call("--help").output
-    for name in ("up", "keys", "server", "node", "device", "status", "proxy"):
+    for name in ("up", "keys", "server", "node", "device", "status", "watch", "audit", "proxy"):
         assert f" {name} " in text
     assert "device" in CliRunner().invoke(app, ["--help"]).output
 
@@ -80,9 +84,53 @@ def test_status(tmp_path):
     assert "refused in round 2: cam: [bold]" in text
 
 
+def test_status_for_programs_and_names_that_are_markup(tmp_path):
+    node = {"device": "[/x]", "node": "1", "online": True, "refused": 2, "ignored": False}
+    (tmp_path / "status.json").write_text(json.dumps({"round": 3, "nodes": [node], "written": time.time()}))
+    (tmp_path / "refusals.jsonl").write_text('{"round": 2, "dev')
+    assert "[/x]" in call("status", str(tmp_path)).output
+    seen = json.loads(call("status", str(tmp_path), "--json").output)
+    assert seen["nodes"][0]["device"] == "[/x]"
+    assert seen["audit"] == {"lines": 0, "breaks": [], "latest": []}
+
+
+def test_audit(tmp_path):
+    (tmp_path / "status.json").write_text("{}")
+    for k in range(3):
+        record(tmp_path, "admitted", device=f"[/x]{k}")
+    text = call("audit", str(tmp_path)).output
+    assert "3 lines, as they were written" in text
+    assert last_hash(tmp_path) in text
+    assert call("audit", str(tmp_path), "--noted", last_hash(tmp_path)).exit_code == 0
+    with pytest.raises(UserError, match="not as it was written"):
+        call("audit", str(tmp_path), "--noted", "ab" * 32)
+    log = tmp_path / "audit.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[::2]))
+    assert "audit log: line 2 says it is line 3" in call("status", str(tmp_path)).output
+    done = subprocess.run(
+        [sys.executable, "-m", "fedctta", "fleet", "audit", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "line 2 says it is line 3, not 2: lines before it were deleted" in done.stderr
+
+
+def test_watch_serves_until_it_is_stopped(tmp_path):
+    (tmp_path / "status.json").write_text('{"round": 3}')
+    command = [sys.executable, "-m", "fedctta", "fleet", "watch", str(tmp_path), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        address = process.stderr.readline().split()[0]
+        with urlopen(f"{address}metrics") as answer:
+            assert "fedctta_rounds_closed_total 3" in answer.read().decode()
+        process.terminate()
+        assert process.wait() == 143
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (["watch", "OUT"], r"no status\.json"),
+        (["watch", "OUT", "--listen", "0.0.0.0:9095"], "--insist"),
+        (["audit", "OUT"], r"no status\.json"),
         (["node", "--socket", "d.sock"], "needs --ca and --key"),
         (["node", "--socket", "d.sock", "--server", "10.0.0.1:1", "--insecure"], "--insist"),
         (["node", "--socket", "d.sock", "--server", "nonsense"], "HOST:PORT"),

@@ -34,7 +34,7 @@ from fedctta.books.learnt import average, note_step, read_learnt
 from fedctta.books.notebook import HEED, Notebook, Page
 from fedctta.books.recognition import Recogniser
 from fedctta.books.rows import WEIGHTS, Layout, encode_statistics, read_scale
-from fedctta.books.weights import LEAST, Chooser, compare_classes, count_classes, find_usual
+from fedctta.books.weights import LEAST, Chooser, compare_classes, count_classes, count_shares, find_usual
 from fedctta.core.appearance import appearance
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
@@ -45,7 +45,7 @@ from fedctta.registry import check_limits
 GAP = 3  # batches from one comparison to the next
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
-    **{"start": (0, 1), "tie": (0, None), "classes": (0, None), "measure_from": (0, 1), "review_rate": (0, None)},
+    **{"start": (0, 1), "tie": (0, None), "measure_from": (0, 1), "review_rate": (0, None)},
     **{"survey": (0, 1), "enough": (0, None), "poor": (0, None), "half_life": (1, None), "lr": (0, None)},
 }
 
@@ -66,8 +66,7 @@ class Recall(Adapter):
     strange: float = 10.0
     prior: float = 4.0  # images that the source is worth
     start: float = 0.5  # weight of a domain on which nothing was scored
-    tie: float = 0.03
-    classes: float = 0.5  # what it counts that predictions are of unusual classes
+    tie: float = 0.02
     measure_from: float = 0.7  # the least weight with which a pass measures a domain
     review_rate: float = 16.0
     survey: float = 0.1  # of a domain's images: how many are measured, up to `enough`
@@ -206,10 +205,10 @@ class Recall(Adapter):
         page = self.notebook.page(layout, private)
         anew = images * (1 - self._measures(private))
         whole = self._blend(layout, private, page, torch.ones_like(private["belief"]), anew)
-        own = self._own(network, layout, private)
+        weights_own = self._own(network, layout, private)
 
         def score(weight: Tensor) -> tuple[Tensor, Tensor]:
-            output = network(own, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
+            output = network(weights_own, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
             return output.logits, encode_statistics(scale, output.statistics)
 
         compares, _ = self._lacks(private)
@@ -218,13 +217,19 @@ class Recall(Adapter):
         sums = {"measured": anew, "moments": anew * moments[-1]}
         if may_hold(compares):
             probabilities = logits.softmax(-1)
-            classes, belief = layout.of(private["part"], "classes"), private["belief"][:-1]
-            usual, trust = find_usual(classes, belief, probabilities.shape[-1])
-            doubt = entropy(logits).mean(-1) + self.classes * trust * compare_classes(usual, probabilities.mean(1))
+            own, belief = private["part"], private["belief"][:-1]
+            usual, trust = find_usual(layout.of(own, "classes"), belief, probabilities.shape[-1])
+            shares = compares * count_shares(probabilities)
+            so_far = shares + (belief @ layout.of(own, "shares")).view_as(shares)
             known = belief @ layout.of(page.short, "measured") + anew
             scored = images * compares * (LEAST + (1 - LEAST) * trust) * known / (known + self.poor)
-            seen = compares * count_classes(probabilities[0])
-            sums |= {"scored": scored, "doubt": scored * doubt, "classes": seen}
+            sums |= {
+                "scored": scored,
+                "doubt": scored * entropy(logits).mean(-1),
+                "unusual": scored * trust * compare_classes(usual, so_far),
+                "classes": compares * count_classes(probabilities[0]),
+                "shares": shares,
+            }
         private = self.notebook.unite(layout, self.notebook.add(private, layout.row(x, **sums)))
         return client._replace(private=self._choose(layout, private))
 

@@ -111,6 +111,10 @@ class Aggregator:
         """
         return own
 
+    def locate(self, memory: Tensors) -> dict[int, list[int]]:
+        """Return the domains that clients were in, as far as the server tells domains apart: the latest first."""
+        return {}
+
     def keeps(self, memory: Tensors) -> Tensors:
         """Return the server's own model, if it keeps one."""
         return {}
@@ -155,6 +159,13 @@ class Aggregator:
     def put_back(self, signals: Tensors, client: int, memory: Tensors) -> Tensors:
         """Undo `leave_out` on the server. A simulation leaves nothing out."""
         return signals
+
+    def prepare(self, server: Server, own: Tensors, memory: Tensors) -> Tensors:
+        """Return signals[M, ...] that a fleet's server computes of M uploads as they arrive, before the round ends.
+
+        Each depends on its own upload only. A simulation, where all arrive at once, leaves it to `collaborate`.
+        """
+        return {}
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Return W and the new memory. The engine takes absent clients out of W."""

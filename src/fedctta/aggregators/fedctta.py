@@ -52,7 +52,7 @@ from fedctta.core.randomness import fork, keys, numbered, uniform
 from fedctta.errors import UserError
 
 # How many noise images go through a model at once: on a CPU as many as stay in its cache; elsewhere it bounds memory.
-CPU_IMAGES, CUDA_IMAGES = 1_000, 16_000
+CPU_IMAGES, CUDA_IMAGES = 400, 16_000
 SAMPLES = {"paper": 16, "code": 64}
 REDRAW = {"paper": "never", "code": "client"}
 PURPOSE = 0xFEDC  # tells noise from what else is drawn by the seed
@@ -132,6 +132,12 @@ class FedCTTA(Aggregator):
             return output.features.flatten(1).mean(0)
         logits = output.logits if self.compare == "logits" else output.logits.softmax(-1)
         return logits.mean(0)
+
+    def prepare(self, server: Server, own: Tensors, memory: Tensors) -> Tensors:
+        """Probe models as they arrive, where a probe depends on nothing else."""
+        if not own or "probe" not in memory or self.probes_received(own):
+            return {}
+        return {"indicator": self._ask(server, Client(own), lambda c: server.network(c.own, memory["probe"], stored))}
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Probe every model, compare the answers, turn distances into weights."""

@@ -106,10 +106,8 @@ class Recall(Aggregator):
         if is_noisy(private):
             return tell(layout_of(network), private)
         enough = private["part"][:, 0] >= self.min_images
-        part = private["part"].clone()
-        part[:, Layout(0).parts["classes"]] = 0  # these stay on the device
         return {
-            "part": torch.where(enough[:, None], part, 0),
+            "part": torch.where(enough[:, None], Layout(0).without_own(private["part"]), 0),
             "name": torch.where(enough, private["name"], 0),
             "changed": private["changed"],
             "time": private["time"],
@@ -160,6 +158,17 @@ class Recall(Aggregator):
         refused = refused + (uploads.active & ~possible)
         return self._weigh(shelf, layout, uploads), to_tensors(shelf) | {"refused": refused}
 
+    def locate(self, memory: Tensors) -> dict[int, list[int]]:
+        """Return of every device the domains of its parts; the one that was changed last is where it is."""
+        if "rows" not in memory:
+            return {}
+        shelf, found = from_tensors(memory), dict[int, list[int]]()
+        parts = zip(*(t.tolist() for t in (shelf.version, shelf.device, shelf.domain)), strict=True)
+        for _, device, domain in sorted(parts, reverse=True):
+            if domain not in found.setdefault(device, []):
+                found[device].append(domain)
+        return found
+
     def withdraw(self, memory: Tensors, device: int) -> Tensors:
         """Return the memory without anything that a device has sent, as if it had never been there."""
         if "rows" not in memory:
@@ -189,6 +198,5 @@ class Recall(Aggregator):
         layout, shelf = layout_of(server.network, part.shape[-1]), from_tensors(memory)
         counted = add_up(shelf, layout, self.rules)
         sums, headings = sum_domains(shelf, counted, self.domains), find_headings(shelf, self.domains)
-        downloads = [hand_out(shelf, counted, sums, headings, k, name[k]) for k in range(len(receive))]
-        book, heading, place, time = (torch.stack(column) for column in zip(*downloads, strict=True))
+        book, heading, place, time = hand_out(shelf, counted, sums, headings, name)
         return {"book": book, "heading": heading, "place": place, "asked": name, "received": time}, memory

@@ -23,7 +23,7 @@ from fedctta.books.rows import Layout
 
 GROUPS = {
     "images": ("look", "square"),
-    "scored": ("doubt",),
+    "scored": ("doubt", "unusual"),
     "measured": ("moments",),
     "trained": ("learnt",),
 }

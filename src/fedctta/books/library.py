@@ -31,7 +31,10 @@ from fedctta.core.network import Tensors
 
 
 class Download(NamedTuple):
-    """What a device receives: rows[K, S] of all others, names[K] (0: no domain), places[K] of its own, the time."""
+    """What N devices receive: rows[N, K, S] of all others, names[N, K] (0: no domain), places[N, K], the time[N].
+
+    The places are those of their own domains.
+    """
 
     book: Tensor
     heading: Tensor
@@ -217,13 +220,14 @@ def sum_domains(shelf: Shelf, counted: Tensor, domains: int) -> Tensor:
     return counted.new_zeros(domains, counted.shape[1]).index_add(0, shelf.domain, counted)
 
 
-def hand_out(shelf: Shelf, counted: Tensor, sums: Tensor, headings: Tensor, device: int, names: Tensor) -> Download:
-    """Return what a device receives, whose own domains have these names[K], given what all parts and domains count."""
-    mine = (shelf.device == device).nonzero().squeeze(1)
-    book = sums.index_add(0, shelf.domain[mine], counted[mine], alpha=-1)
-    same = names[:, None] == shelf.name[mine]  # [K, own parts]
-    place = torch.where(same.any(1), shelf.domain[mine][same.int().argmax(1)] if len(mine) else -1, -1)
-    return Download(book, headings, place, shelf.time)
+def hand_out(shelf: Shelf, counted: Tensor, sums: Tensor, headings: Tensor, names: Tensor) -> Download:
+    """Return what N devices receive, whose own domains have names[N, K], given what all parts and domains count."""
+    devices, domains = len(names), len(sums)
+    book = sums.repeat(devices, 1, 1)
+    book.flatten(0, 1).index_add_(0, shelf.device * domains + shelf.domain, counted, alpha=-1)
+    part, slot = (names[shelf.device] == shelf.name[:, None]).nonzero(as_tuple=True)
+    place = torch.full_like(names, -1).index_put((shelf.device[part], slot), shelf.domain[part])
+    return Download(book, headings.expand(devices, -1), place, shelf.time.expand(devices))
 
 
 def find_headings(shelf: Shelf, domains: int) -> Tensor:

@@ -36,7 +36,8 @@ def tell_lie(lie: Lie, rows: Tensor, key: Tensor, channels: int) -> Tensor:
         false = encode(z + SHIFT, var)
     else:
         false = encode(-z, 2 - var)
-        layout.of(told, "doubt").copy_(layout.of(rows, "doubt").flip(-1))
+        for name in ("doubt", "unusual"):
+            layout.of(told, name).copy_(layout.of(rows, name).flip(-1))
     told[..., layout.parts["moments"]] = count * false
     return told
 

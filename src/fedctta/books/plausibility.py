@@ -4,7 +4,7 @@ What is checked of every part, apart from rounding:
 
     finite numbers; 0 <= scored, measured <= images; all images of a device together, and all versions, <= its time
     the variance of looks, square / images - (look / images)^2, is not below zero
-    doubts are not below zero
+    doubts, and how unusual classes are, are not below zero
     z of all channels has a root mean square of at most 10, e of at most 100; the variance 1 + e - z^2 is not below zero
     no two parts of a device have the same name
 """
@@ -55,6 +55,7 @@ def _find_possible(layout: Layout, rows: Array) -> Array:
         look, square = (told[name] / np.maximum(seen, TINY) for name in ("look", "square"))
         fine &= (square - look * look >= -ROUNDING * (1 + look * look)).all(-1)
         fine &= (told["doubt"] >= 0).all(-1)
+        fine &= (told["unusual"] >= -ROUNDING * (1 + scored)).all(-1)
         z, e = np.split(told["moments"] / np.maximum(measured, TINY), 2, -1)
         z = z * z
         fine &= (1 + e - z >= -ROUNDING * (1 + z)).all(-1)
@@ -66,7 +67,9 @@ def _find_possible(layout: Layout, rows: Array) -> Array:
 
 def _find_honest(layout: Layout, rows: Array, names: Array, versions: Array, times: Array) -> Array:
     sent = names != 0
-    fine = (_find_possible(layout, rows) | ~sent).all(1)
+    possible = np.ones_like(sent)
+    possible[sent] = _find_possible(layout, rows[sent])  # few of the rows are there
+    fine = possible.all(1)
     with np.errstate(invalid="ignore"):
         fine &= ~((rows[..., 0] * sent).sum(1) > times * (1 + ROUNDING) + ROUNDING)
     fine &= ~(sent & ((versions <= 0) | (versions > times[:, None]))).any(1)

@@ -6,8 +6,10 @@ Every image of the domain adds, with the weight that it is of this domain:
     look       f, the ten numbers of `core.appearance`
     square     f^2
     scored     w, if the three weights were compared on it: the less, the less was known
-    doubt      w J with each weight, if scored (see `weights`)
-    classes    what the source model predicts, if scored; class j counts in bin j mod 16. A device sends none of it
+    doubt      w times the entropy of the prediction with each weight, if scored
+    unusual    w t S with each weight, if scored: how unusual the classes are that are predicted (see `weights`)
+    classes    what the source model predicts, if scored; class j counts in bin j mod 16
+    shares     what is predicted with each weight, if scored, by the same bins. A device sends neither of the two
     measured   1, if it passed the model with the domain's statistics alone (weight 1)
     moments    if so, z and e of every channel c of every BatchNorm layer, means over the batch:
                z = (m - mean_c) / s_c,    e = (v + (m - mean_c)^2 - var_c) / s_c^2,    s_c^2 = var_c + 1e-5
@@ -34,6 +36,9 @@ BINS = 16
 WEIGHTS = (0.0, 0.5, 1.0)
 """Weights that are compared, between the source's statistics (0) and the domain's (1)."""
 
+OWN = ("classes", "shares")
+"""Sums that never leave the device."""
+
 SINGLE = ("images", "scored", "measured", "trained")
 SMALLEST = 1e-5  # added to the source's variance: a channel that was always zero has no scale
 
@@ -54,7 +59,9 @@ class Layout:
             "square": NUMBERS,
             "scored": 1,
             "doubt": len(WEIGHTS),
+            "unusual": len(WEIGHTS),
             "classes": BINS,
+            "shares": len(WEIGHTS) * BINS,
             "measured": 1,
             "trained": 1,
             "moments": 2 * self.channels,
@@ -80,6 +87,13 @@ class Layout:
         """Return the sums of that name in rows[..., S]; single numbers without an axis of their own."""
         found = rows[..., self.parts[name]]
         return found.squeeze(-1) if name in SINGLE else found
+
+    def without_own(self, rows: Tensor) -> Tensor:
+        """Return rows[..., S] without the sums that never leave the device: zeros stand there."""
+        part = rows.clone()
+        for name in OWN:
+            part[..., self.parts[name]] = 0
+        return part
 
     def row(self, like: Tensor, **sums: Tensor) -> Tensor:
         """Return a row[S] with the sums given, and zeros elsewhere."""

@@ -52,8 +52,8 @@ def put_back(signals: Tensors, shelf: Shelf, device: int) -> Tensors:
     """Undo `leave_out`, given the server's parts."""
     mine = (shelf.device == device).nonzero().squeeze(1)
     same = _find(signals, shelf.name[mine], shelf.version[mine]) & (signals["part"][:, :1] == 0)
-    copies = same.to(shelf.rows.dtype) @ shelf.rows[mine]  # at most one of each name
-    return signals | {"part": torch.where(same.any(1, keepdim=True), copies, signals["part"])}
+    domain, part = same.nonzero(as_tuple=True)  # at most one of each name
+    return signals | {"part": signals["part"].index_copy(0, domain, shelf.rows[mine[part]])}
 
 
 def _find(signals: Tensors, names: Tensor, versions: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
-"""How much of a domain's statistics is used: the weight with which predictions are most certain, and of usual classes.
+"""How much of a domain's statistics is used: as much as makes predictions more certain, and not of stranger classes.
 
-A device compares the weights a = 0, 0.5 and 1 on a batch by the doubt
+A device compares the weights a = 0, 0.5 and 1 on some batches, by two numbers:
 
-    J_a = mean entropy of the predictions + classes * t * KL(q_a | p)
+    E_a    the mean entropy of the predictions
+    S_a    t KL(Q_a | p), with Q_a the classes predicted with weight a in this domain so far, p those seen elsewhere
 
-with q_a the mean of the batch's predictions with weight a, and p the classes that the device sees elsewhere. Certainty
-alone deceives where a stream has one class and a blended model puts all images into another, and where the source model
-takes everything in a strange domain for one class. Both show as classes that the device does not see elsewhere.
+Certainty alone deceives where a stream has one class and a blended model puts all images into another, where the
+source model takes everything in a strange domain for one class, and where predictions collapse onto few classes. All
+show as classes that the device does not see elsewhere. But real domains differ in their classes too, so that usual
+classes alone are no reason for a weight either: they only forbid one.
 
 c_i(j) is the sum of what the source model predicts for class j in domain i, over the batches that were compared;
 certain predictions count more, by 1 - entropy / log C for C classes. In domain k, with c_i the sum over classes,
@@ -14,11 +16,13 @@ certain predictions count more, by 1 - entropy / log C for C classes. In domain 
     p(j) ~ 1 / C + sum_{i != k} c_i(j) / max(1, c_i / 30) + 0.1 c_k(j) / max(1, c_k / 30)
     t = c / (c + 30),    c = sum_{i != k} min(c_i, 30): nobody can tell who has been in no other domain
 
-These sums never leave the device. J_0.25 and J_0.75 are read off the parabola through the three; on CIFAR-10-C that
-is 1 to 2 % off in the median. With J the least of the five, on the mean over a domain's images,
+Q_a is a mean over n images of the device and ten more that are as usual. c and Q never leave the device. E and S for
+a = 0.25 and 0.75 are read off the parabola through the three; on CIFAR-10-C that is 1 to 2 % off in the median. With
+means over a domain's images, and X_a = S_a + worth E_a,
 
-    a = 0                                        if J = J_0: the source is the best
-    a = the largest with J_a <= (1 + tie) J      else: larger weights measure more (see `rows`)
+    a is allowed                      if X_a <= X_b + slack for all b < a
+    a = 0                             if E_0 is the least E of all that are allowed: the source is the best
+    a = the largest that is allowed   with E_a <= (1 + tie) times the least, else: larger weights measure more
 
 A domain on which nothing was scored yet has only the batch's own statistics. These are worth `start` where the device
 sees all classes alike, and nothing where it sees few: start * min(1, max(0, (r - 0.5) / 0.4)), with r = exp(entropy of
@@ -38,10 +42,11 @@ from fedctta.books.rows import BINS, Layout
 
 OPTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PARABOLA = ((1.0, 0.375, 0.0, -0.125, 0.0), (0.0, 0.75, 1.0, 0.75, 0.0), (0.0, -0.125, 0.0, 0.375, 1.0))
-"""The doubts with all options, from those with the weights 0, 0.5 and 1."""
+"""What is compared, with all options, from that with the weights 0, 0.5 and 1."""
 MOST = 30.0  # certain images that one domain counts, of the classes a device usually sees
 LEAST = 0.1  # what a score counts if no other domain tells of usual classes
 HERE = 0.1  # what the domain of the batch counts beside the others
+AS_USUAL = 10.0  # images of usual classes that count beside those predicted
 TINY = 1e-6
 
 
@@ -50,12 +55,18 @@ class Chooser:
     """The constants of the choice."""
 
     start: float = 0.5
-    tie: float = 0.03
+    tie: float = 0.02
+    slack: float = 0.02
+    worth: float = 0.3
 
     def choose(self, layout: Layout, rows: Tensor, classes: Tensor) -> Tensor:
         """Return a[K + 1] for domains in rows[K, S] and the unknown one, on a device that has seen classes[K, 16]."""
         scored = layout.of(rows, "scored")[:, None]
-        doubt = layout.of(rows, "doubt") @ rows.new_tensor(PARABOLA) / scored.clamp_min(TINY)
+        parabola = rows.new_tensor(PARABOLA) / scored.clamp_min(TINY)[..., None]
+        entropy, unusual = ((layout.of(rows, name)[:, None] @ parabola).squeeze(1) for name in ("doubt", "unusual"))
+        stranger = unusual + self.worth * entropy
+        allowed = stranger <= stranger.cummin(-1).values + self.slack
+        doubt = torch.where(allowed, entropy, torch.inf)
         least = doubt.amin(-1, keepdim=True)
         options = rows.new_tensor(OPTIONS)
         largest = torch.where(doubt <= (1 + self.tie) * least, options, 0).amax(-1)
@@ -86,9 +97,15 @@ def find_usual(classes: Tensor, belief: Tensor, count: int) -> tuple[Tensor, Ten
     return usual / usual.sum(), elsewhere / (elsewhere + MOST)
 
 
+def count_shares(probabilities: Tensor) -> Tensor:
+    """Return the sums[A, 16] of what is predicted with each weight, of probabilities[A, B, C]."""
+    return _pool(probabilities.sum(1))
+
+
 def compare_classes(usual: Tensor, shares: Tensor) -> Tensor:
-    """Return KL(q_a | p)[A] of the shares q[A, C] with each weight."""
-    found = _pool(shares).clamp_min(TINY)
+    """Return KL(Q_a | p)[A], where sums[A, 16] of images were predicted."""
+    found = shares + AS_USUAL * usual
+    found = (found / found.sum(-1, keepdim=True)).clamp_min(TINY)
     return (found * (found / usual.clamp_min(TINY)).log()).sum(-1)
 
 

@@ -21,6 +21,8 @@ Words = Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no node keys; only on loopback.")]
 Insist = Annotated[bool, typer.Option("--insist", help="Allow --insecure where others can reach it.")]
 
+Folder = Annotated[Path, typer.Argument(help="The fleet's folder, or the server's state folder.")]
+
 
 @fleet_app.command()
 def up(
@@ -54,7 +56,7 @@ def up(
     tryout = Tryout(
         folder, devices, rounds, {**named, **parse_single(words or [], "a fleet")}, {}, lockstep, insecure, pace
     )
-    with Live(err) as live:
+    with Live(err, folder / "server" / "server.log") as live:
         try:
             status = run(tryout, live.show)
         except KeyboardInterrupt:
@@ -127,11 +129,14 @@ def server(
     keys_folder = _keys(keys_folder, insecure, insist, host, check_insecure)
     link = Link("127.0.0.1", port, keys_folder)
     public: Path | list[Path] = [] if keys_folder is None else keys_folder / "nodes"
+    names = sorted(key.stem for key in public.glob("*.pub")) if isinstance(public, Path) else []
     if keys_folder is not None:
         _remind(keys_folder / "server.crt", keys_folder / "ca.crt")
-    with Supervisor(folder / "logs") as supervisor, Live(err) as live:
+    state = Path(load_plan(plan).state)
+    with Supervisor(folder / "logs") as supervisor, Live(err, state / "server.log") as live:
         try:
             flower = start_server(supervisor, link, folder.resolve() / "flower", public, (host, outer))
+            live.tell(f"nodes reach the server at {host}:{outer}; {len(names)} have keys")
             lead(supervisor, flower, plan, live.show)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
@@ -154,6 +159,7 @@ def node(
     """
     import time
 
+    from fedctta.fleet.processes.events import NodeReport
     from fedctta.fleet.processes.process_specs import Link, check_insecure
     from fedctta.fleet.processes.process_specs import node as node_spec
     from fedctta.fleet.processes.supervisor import Supervisor
@@ -174,11 +180,17 @@ def node(
                 f"{ca.with_name('trusted.yaml')} is missing, which says whose app a node runs: copy it from the folder"
                 " of keys, where `fedctta fleet keys --renew` makes it"
             )
+    part = node_spec(place, name, socket.resolve(), key and key.resolve())
     with Supervisor(folder / "logs") as supervisor:
-        supervisor.start(node_spec(place, name, socket.resolve(), key and key.resolve()))
+        supervisor.start(part)
+        told = NodeReport(folder / "logs" / f"{part.name}.log", socket, link)
         try:
             while True:
                 supervisor.tend()
+                for line in told.look(supervisor):
+                    err.print(
+                        f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", markup=False, highlight=False, soft_wrap=True
+                    )
                 time.sleep(0.5)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
@@ -186,25 +198,76 @@ def node(
 
 @fleet_app.command()
 def status(
-    folder: Annotated[Path, typer.Argument(help="The fleet's folder, or the server's state folder.")],
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, for programs.")] = False,
 ) -> None:
     """Show what the server last wrote of itself, and its latest refusals."""
     import json
 
-    from fedctta.fleet.server.status_table import board, read_status
+    from fedctta.fleet.monitor.observation import Observer, find_state
+    from fedctta.fleet.server.status_table import board
 
-    state = next((place for place in (folder / "server", folder) if (place / "status.json").exists()), None)
-    if state is None:
+    seen = Observer(find_state(folder)).observe()
+    if as_json:
+        typer.echo(json.dumps(seen, indent=1))
+        return
+    out.print(board(seen))
+    for told in seen["refusals"][4::-1]:
+        who = told.get("device") or told["node"]
+        out.print(f"refused in round {told['round']}: {who}: {told['reason']}", markup=False, soft_wrap=True)
+    for found in seen["audit"]["breaks"]:
+        out.print(f"audit log: line {found['line']} {found['what']}", markup=False, soft_wrap=True)
+
+
+@fleet_app.command()
+def watch(
+    folder: Folder,
+    listen: Annotated[str, typer.Option(help="HOST:PORT of the page.")] = "127.0.0.1:9095",
+    insist: Annotated[bool, typer.Option("--insist", help="Serve it where others can reach it: no password.")] = False,
+) -> None:
+    """Serve a live page of the fleet, and /metrics for Prometheus. It reads the server's files and changes nothing.
+
+    Example: fedctta fleet watch runs/fleet
+    """
+    from fedctta.files import exit_when_terminated
+    from fedctta.fleet.monitor.observation import Observer, find_state
+    from fedctta.fleet.monitor.web_server import WebServer
+    from fedctta.fleet.processes.process_specs import is_loopback
+
+    host, port = _host_and_port(listen)
+    if not is_loopback(host) and not insist:
         raise UserError(
-            f"there is no status.json in {folder}: give the --out of `fleet up`, or the plan's state folder"
+            f"--listen {listen} lets others read the page, which has no password: use 127.0.0.1, or --insist"
         )
-    out.print(board(read_status(state)))
-    if (state / "refusals.jsonl").exists():
-        for line in (state / "refusals.jsonl").read_text(encoding="utf-8").splitlines()[-5:]:
-            told = json.loads(line)
-            out.print(
-                f"refused in round {told['round']}: {told['device'] or told['node']}: {told['reason']}", markup=False
-            )
+    with WebServer(host, port, Observer(find_state(folder)).observe) as server:
+        exit_when_terminated()
+        name = f"[{host}]" if ":" in host else host
+        err.print(f"http://{name}:{server.server_port}/ and /metrics; Ctrl-C ends it", soft_wrap=True, highlight=False)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+@fleet_app.command("audit")
+def check_audit(
+    folder: Folder,
+    noted: Annotated[str, typer.Option(help="A hash noted earlier: its line must still be there.")] = "",
+) -> None:
+    """Check that no line of the audit log was deleted, changed, swapped, cut off or added.
+
+    Example: fedctta fleet audit runs/fleet
+    """
+    from fedctta.fleet.monitor.observation import find_state
+    from fedctta.fleet.server.audit import chain_breaks, last_hash, read_audit
+
+    state = find_state(folder)
+    if breaks := chain_breaks(state, noted):
+        for found in breaks:
+            err.print(f"line {found.line} {found.what}", markup=False, highlight=False, soft_wrap=True)
+        raise UserError(f"{state / 'audit.jsonl'} is not as it was written: compare it with a copy that you trust")
+    told = f"{len(read_audit(state))} lines, as they were written; the last one has the hash {last_hash(state)}"
+    out.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 @fleet_app.command()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedctta.errors import UserError
 
-OLDEST, NEWEST = "1.41", "1.41"
+OLDEST, NEWEST = "1.40", "1.42"
 """The minor versions that the tests of a fleet pass with, as in pyproject.toml."""
 
 if TYPE_CHECKING:

@@ -145,3 +145,43 @@ def test_what_is_no_number_stays_out_of_the_standing(tiny_network, name, value):
     assert closed.receivers == (0, 2, 3)
     for part in closed.standing:
         assert all(tensor.isfinite().all() for tensor in part.values())
+
+
+def uploads_of(federation, rows):
+    start, x = federation.start().clients, batches(1)[0]
+    return {row: adapted(federation, start, x[row], row) for row in rows}
+
+
+def test_models_are_probed_once_as_they_arrive(tiny_network, monkeypatch):
+    federation = make_federation(tiny_network, "fedctta")
+    hub, probed = make_hub(federation), []
+    ask = type(federation.aggregator)._ask
+
+    def count(self, server, clients, answer):
+        probed.append(len(next(iter(clients.own.values()))))
+        return ask(self, server, clients, answer)
+
+    monkeypatch.setattr(type(federation.aggregator), "_ask", count)
+    standing, uploads = hub.start(), uploads_of(federation, [0, 2, 3])
+    first = hub.prepare(standing, {row: uploads[row] for row in (3, 0)})
+    closed = hub.close(standing, hub.prepare(standing, {**first, 2: uploads[2]}))
+    assert probed == [2, 1]  # nobody twice, and no empty row
+    at_once = hub.close(standing, uploads)
+    assert probed == [2, 1, 3]
+    torch.testing.assert_close(closed.weights, at_once.weights, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "robust", "parameters"),
+    [
+        ("fedavg", "none", {}),
+        ("fedctta", "clip", {}),  # which changes models before they are probed
+        ("fedctta", "none", {"variant": "code"}),  # which probes those received before, with new noise
+        ("fedctta", "none", {"probe": "batch"}),
+    ],
+)
+def test_what_depends_on_more_than_one_upload_waits_for_all(tiny_network, name, robust, parameters):
+    federation = make_federation(tiny_network, name, robust=robust, **parameters)
+    hub = make_hub(federation)
+    prepared = hub.prepare(hub.start(), uploads_of(federation, [1, 2]))
+    assert [upload.prepared for upload in prepared.values()] == [{}, {}]

@@ -15,7 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pretend import assemble, context_of, make_devices
 
+from fedctta.fleet.server.audit import read_audit
 from fedctta.fleet.server.bindings import write_bindings
+from fedctta.fleet.server.device_dialogue import facts_in
 from fedctta.fleet.server.server_app import app
 from fedctta.fleet.simulation.grid import InProcessGrid
 from fedctta.fleet.transport import wire
@@ -131,5 +133,47 @@ def test_a_key_that_is_no_longer_let_in_is_put_out_of_the_round(tmp_path):
     write_bindings(state, {103 - k: (f"device-{k}", "") for k in range(4)})
     app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 3, "lockstep": False}, aggregator="fedavg"))
     status = json.loads((state / "status.json").read_text())
-    assert [node["device"] for node in status["nodes"]] == ["device-0", "device-1", "device-3"]
+    assert [line["device"] for line in status["nodes"] if line["node"]] == ["device-0", "device-1", "device-3"]
+    assert status["expected"] == ["device-0", "device-1", "device-3"]
     assert "its key is no longer let in" in (state / "refusals.jsonl").read_text()
+    revoked = [line for line in read_audit(state) if line["event"] == "revoked"]
+    assert [(line["device"], line["node"]) for line in revoked] == [("device-2", "101")]
+
+
+@pytest.mark.parametrize("version", ["", "x" * 101, "0.8\n0", "\x1b[2J", 8, 1.5])
+def test_what_cannot_be_a_version_is_not_shown(version):
+    assert facts_in({"version": version, "model": "resnet8", "other": "x"}) == {"model": "resnet8"}
+
+
+def test_reasons_of_devices_are_one_line_of_plain_text_in_the_log(tmp_path):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def tell(reply):
+        if reply.kind != "upload" or reply.round != 1:
+            return reply
+        reason = "\n2026-01-01 00:00:00,000 INFO thief joined\x1b[2J"
+        return wire.Parcel("nothing", reply.round, {**reply.note, "reason": reason})
+
+    devices = make_devices(federation, stream, 4, {2: tell})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 2, "lockstep": False}, aggregator="fedavg"))
+    lines = (tmp_path / "server" / "server.log").read_text().split("\n")
+    assert sum("thief" in line for line in lines) >= 1
+    assert all("device-2 has nothing" in line for line in lines if "thief" in line)
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_device_that_has_nothing_again_and_again_is_one_event(tmp_path, caplog):
+    caplog.set_level("INFO", "fedctta.fleet")
+    federation, stream = assemble(aggregator="fedavg")
+    calls = []
+
+    def sleepy(reply):
+        if reply.kind != "upload" or len(calls) >= 5:
+            return reply
+        calls.append(reply)
+        return wire.Parcel("nothing", reply.round, {"reason": "asleep"})
+
+    devices = make_devices(federation, stream, 2, {2: sleepy})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 1}, aggregator="fedavg"))
+    assert len(calls) == 5
+    assert [line for line in caplog.messages if "asleep" in line] == ["device-2 has nothing: asleep"]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+import fedctta
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client
 from fedctta.core.randomness import numbered
@@ -239,7 +240,7 @@ def _handler(
         equipment.adapter,
         handover,
         spare=equipment.spare,
-        facts={"model": settings.model, "images_per_batch": settings.batch},
+        facts={"model": settings.model, "images_per_batch": settings.batch, "version": fedctta.__version__},
         lockstep=settings.lockstep,
         min_batch=settings.min_batch,
         last=(place.run, place.round),

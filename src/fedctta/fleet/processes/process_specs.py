@@ -13,12 +13,12 @@ from pathlib import Path
 
 from fedctta.errors import UserError
 
-# No calls home, no installing of what is installed, and no waiting of a second before a message is looked at.
+# No calls home, no installing of what is installed; a ServerApp is started within half a second.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 

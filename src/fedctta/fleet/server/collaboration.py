@@ -13,7 +13,7 @@ no round has a late and a new upload of one device.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from fedctta.aggregators import Aggregator, Server, Uploads, overall
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import named
+from fedctta.machine import exact
 from fedctta.uploads.late_uploads import Late
 from fedctta.uploads.robust import Robust
 from fedctta.uploads.server_half import serve
@@ -32,11 +33,12 @@ from fedctta.uploads.stages import Transit
 
 @dataclass(frozen=True)
 class Upload:
-    """What one device sent, and by how many rounds it is late."""
+    """What one device sent, by how many rounds it is late, and what the server has computed of it."""
 
     own: Tensors
     signals: Tensors = field(default_factory=dict)
     age: int = 0
+    prepared: Tensors = field(default_factory=dict)
 
 
 class Standing(NamedTuple):
@@ -73,12 +75,30 @@ class Hub:
         first = Client({**self.shared, **self.handed})
         return Standing(stack(first, self.server.clients).own, self.aggregator.init(self.server))
 
+    def prepare(self, standing: Standing, uploads: Mapping[int, Upload]) -> dict[int, Upload]:
+        """Return the uploads with what the aggregator computes of each by itself, while others are awaited.
+
+        Not if uploads are clipped: what counts is known only when all are here.
+        """
+        new = {row: upload for row, upload in uploads.items() if not upload.prepared}
+        if type(self.aggregator).prepare is Aggregator.prepare or self.robust.way == "clip" or not new:
+            return dict(uploads)
+        device = self.server.network.device
+        own = {name: torch.stack([u.own[name] for u in new.values()]).to(device) for name in self.shared}
+        with torch.no_grad(), exact():
+            found = self.aggregator.prepare(self.server, own, standing.memory)
+        prepared = {
+            row: replace(upload, prepared={name: rows[k] for name, rows in found.items()})
+            for k, (row, upload) in enumerate(new.items())
+        }
+        return {**uploads, **prepared}
+
     def close(
         self, standing: Standing, uploads: Mapping[int, Upload], receivers: Collection[int] | None = None
     ) -> Closed:
         """Mix the uploads by row; `receivers` get their mixture (None: all that sent something that counts)."""
         with torch.no_grad():
-            return self._close(standing, uploads, receivers)
+            return self._close(standing, self.prepare(standing, uploads), receivers)
 
     def _close(self, standing: Standing, uploads: Mapping[int, Upload], receivers: Collection[int] | None) -> Closed:
         count, device = self.server.clients, self.server.network.device
@@ -86,7 +106,7 @@ class Hub:
         for row, upload in uploads.items():
             trust[row] = self.late.trust(upload.age)
         rows = {name: _lay({r: u.own[name] for r, u in uploads.items()}, standing.rows[name]) for name in self.shared}
-        told = {r: self.aggregator.put_back(u.signals, r, standing.memory) for r, u in uploads.items()}
+        told = {r: self.aggregator.put_back(u.signals, r, standing.memory) | u.prepared for r, u in uploads.items()}
         names = dict.fromkeys(name for signals in told.values() for name in signals)
         signals = {name: _lay({r: sent[name] for r, sent in told.items()}, None, count) for name in names}
 
@@ -126,11 +146,11 @@ def mask(rows: Collection[int], count: int, device: torch.device) -> Tensor:
 def _lay(sent: Mapping[int, Tensor], old: Tensor | None, count: int = 0) -> Tensor:
     """Lay the sent rows over the old ones, or over zeros[count, ...]."""
     first = next(iter(sent.values()), None)
-    if old is None:
-        assert first is not None
-        old = first.new_zeros(count, *first.shape)
     if first is None:
+        assert old is not None
         return old
-    return old.index_copy(
-        0, torch.tensor(list(sent), device=old.device), torch.stack(list(sent.values())).to(old.device)
-    )
+    count, device = (count, first.device) if old is None else (len(old), old.device)
+    if len(sent) == count:  # all of them: one copy instead of three
+        return torch.stack([sent[row] for row in range(count)]).to(device)
+    under = first.new_zeros(count, *first.shape) if old is None else old
+    return under.index_copy(0, torch.tensor(list(sent), device=device), torch.stack(list(sent.values())).to(device))

@@ -22,6 +22,7 @@ from fedctta.fleet.server.device_dialogue import DeviceDialogue
 from fedctta.fleet.server.examine import Examiner
 from fedctta.fleet.server.ledger import Ledger
 from fedctta.fleet.server.plan import Plan, method_note
+from fedctta.fleet.server.reporter import Reporter
 from fedctta.fleet.transport.flower_messages import Questions
 
 log = logging.getLogger("fedctta.fleet")
@@ -42,7 +43,7 @@ class Conductor:
         self.letters = DeviceDialogue(plan, examiner, post, self.ledger, self.place, method)
         self.roster = self.letters.roster
         self._heard = self._shown = time.monotonic()
-        self._seconds = 0.0
+        self.reporter = Reporter(plan, hub, self.ledger, self.place, self.letters)
 
     def lead(self) -> None:
         """Play all rounds that are left."""
@@ -88,13 +89,14 @@ class Conductor:
     def _close(self, seconds: float) -> None:
         uploads, place, round_ = self.letters.uploads, self.place, self.place.round
         closed = self.hub.close(self.standing, uploads)
-        self.standing, self._seconds = closed.standing, seconds
+        self.standing = closed.standing
+        self.reporter.note_round(round_, len(uploads), seconds)
         known = len(self.roster.names)
         self.ledger.write_collaboration(round_, closed.weights[:known, :known], self.roster.names)
         place.owed = {**place.owed, **dict.fromkeys(closed.receivers, round_)}
         place.round += 1
         self.ledger.save(place, self.standing)  # last: a server that dies before this plays the round again
-        log.info("round %d: %d uploads, %.2f s", round_, len(uploads), seconds)
+        log.info("round %d closed: %d of %d devices, %.2f s", round_, len(uploads), known, seconds)
         if unused := uploads.keys() - set(closed.receivers):  # too late for `stale`, or not plausible to `robust`
             log.warning("round %d: without weight: %s", round_, ", ".join(self.roster.names[row] for row in unused))
         self._show("running")
@@ -125,6 +127,7 @@ class Conductor:
     def _listen(self, doing: str) -> None:
         """Handle the answers that have arrived; wait a moment if there are none."""
         heard, now = self.letters.listen(), time.monotonic()
+        self.letters.uploads = self.hub.prepare(self.standing, self.letters.uploads)
         if now - self._shown > STATUS:
             self._show(doing)
         if heard:
@@ -137,19 +140,5 @@ class Conductor:
         self._sleep(self.plan.poll)
 
     def _show(self, doing: str) -> None:
-        self._shown, place, roster = time.monotonic(), self.place, self.roster
-        online = self.post.online()
-        nodes = [
-            {
-                "device": roster.names[row],
-                "node": str(node),
-                "online": node in online,
-                "refused": roster.refused.get(roster.names[row], 0),
-                "ignored": self.letters.ignored(node),
-                "health": self.letters.health.get(row, {}),
-            }
-            for node, row in sorted(roster.nodes.items(), key=lambda item: item[1])
-        ]
-        totals = {"bytes_up": place.bytes_up, "bytes_down": place.bytes_down, "refused": sum(roster.refused.values())}
-        rounds = {"round": place.round, "rounds": self.plan.rounds, "seconds_of_round": round(self._seconds, 3)}
-        self.ledger.write_status({"doing": doing, "run": place.run, **rounds, **totals, "nodes": nodes})
+        self._shown = time.monotonic()
+        self.ledger.write_status(self.reporter.describe(doing, self.post.online(), self.standing))

@@ -32,6 +32,7 @@ log = logging.getLogger("fedctta.fleet")
 Write = Callable[[int, bool], dict[str, NDArray[Any]]]
 """Gives what the device of a row is sent, with or without its model."""
 
+FACTS = ("version", "model")
 FRESH = 3  # rounds after which a model is no longer sent to a device that went on by itself
 
 
@@ -50,6 +51,9 @@ class DeviceDialogue:
         self.answered: set[int] = set()
         self.hellos: dict[int, str] = {}
         self.health: dict[int, wire.Note] = {}  # what devices last told, by row
+        self.facts: dict[str, dict[str, str]] = {}  # what devices said of themselves, by name
+        self.silence: dict[int, str] = {}  # why a node has not said who it is
+        self.last_round: dict[int, int] = {}  # of the last upload that was used, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
         self._not_before: dict[int, float] = {}
         self._method: wire.Note = {**method, "min_batch": plan.experiment.min_batch}
@@ -62,6 +66,7 @@ class DeviceDialogue:
         """Ask nodes that are not known yet who they are; forget those whose key is no longer let in."""
         for node in [node for node in self.roster.nodes if not self.bindings.allows(node)]:
             log.warning("%s is put out: its key is no longer let in", self._name(node))
+            self.ledger.put_out(self.place.round, node, self._name(node))
             del self.roster.nodes[node]
         online = {node for node in online if self.bindings.allows(node)}
         for node in sorted(online - self.roster.nodes.keys() - self.hellos.keys() - self.post.busy()):
@@ -76,6 +81,8 @@ class DeviceDialogue:
         turned_away = self.roster.admit(hellos, online)
         for node, reason in turned_away.items():
             self._refuse(node, reason)
+        for node in sorted(hellos.keys() - turned_away.keys(), key=hellos.__getitem__):
+            self._note_admission(node, hellos[node])
         return {self.roster.nodes[node] for node in hellos.keys() - turned_away.keys()}
 
     def ask(self, nodes: set[int], write: Write, ask: int = 1) -> None:
@@ -134,14 +141,17 @@ class DeviceDialogue:
             if idle:
                 self._pass_over(node, str(parcel.note.get("reason", "")))
             elif question.kind == HELLO:
-                self.hellos[node] = self._believe(node, self.examiner.hello(parcel))
+                self.hellos[node] = name = self._believe(node, self.examiner.hello(parcel))
                 if harmless := difference(parcel.note, self.examiner.terms):
-                    log.warning("%s takes part: %s", self.hellos[node], harmless)
+                    log.warning("%s takes part: %s", name, harmless)
+                self.facts[name] = facts_in(parcel.note)
             elif row is not None:
                 upload = self.examiner.upload(parcel, question.round, question.nonce)
                 self.answered.add(node)
                 self.roster.accept(self.roster.names[row])
                 self.uploads[row] = replace(upload, age=self.place.round - question.round)
+                self.last_round[row] = self.place.round
+                self.silence.pop(node, None)
         except UploadRefused as reason:
             self.answered.add(node)
             self._refuse(node, reason)
@@ -155,6 +165,12 @@ class DeviceDialogue:
             )
         return name
 
+    def _note_admission(self, node: int, name: str) -> None:
+        self.silence.pop(node, None)
+        facts = self.facts.get(name, {})
+        self.ledger.admit(self.place.round, node, name, facts)
+        log.info("%s joined (node %d%s)", name, node, "".join(f", {key} {value}" for key, value in facts.items()))
+
     def _note_health(self, row: int, told: wire.Note) -> None:
         """Remember how a device fares; log when it has raised an alarm."""
         if told.get("alarms", 0) > self.health.get(row, told).get("alarms", 0):  # type: ignore[operator]
@@ -163,7 +179,10 @@ class DeviceDialogue:
 
     def _pass_over(self, node: int, reason: str) -> None:
         """Continue without a device that has nothing or failed; in lock-step, wait for it until the deadline."""
-        log.info("node %d has nothing: %s", node, reason)
+        before, self.silence[node] = self.silence.get(node), f"has nothing: {reason:.200}"
+        asked = self.place.round < self.plan.rounds
+        if asked and self.silence[node] != before:  # once, though it is asked again and again
+            log.info("%s %s", self._name(node) or f"node {node}", self.silence[node])
         self._not_before[node] = time.monotonic() + self.plan.retry
         if not self.plan.lockstep:
             self.answered.add(node)
@@ -173,6 +192,7 @@ class DeviceDialogue:
         quarantined = self.roster.refuse(name or f"node {node}", self.place.round)
         self._not_before[node] = time.monotonic() + self.plan.retry
         self.ledger.refuse(self.place.round, node, name, str(reason), quarantined)
+        self.silence[node] = f"was refused: {reason!s:.200}"
         log.warning("refused node %d (%s): %s%s", node, name, reason, "; in quarantine" if quarantined else "")
 
     def _name(self, node: int) -> str | None:
@@ -181,6 +201,16 @@ class DeviceDialogue:
 
     def _due(self, node: int) -> bool:
         return time.monotonic() >= self._not_before.get(node, 0)
+
+
+def facts_in(note: wire.Note) -> dict[str, str]:
+    """Return what a device said of its software, as far as it can be shown: a device may tell anything."""
+    told = {name: note.get(name) for name in FACTS}
+    return {name: value for name, value in told.items() if isinstance(value, str) and _is_short(value)}
+
+
+def _is_short(text: str) -> bool:
+    return 0 < len(text) <= 100 and text.isprintable()
 
 
 def _received(parcel: wire.Parcel) -> bool:

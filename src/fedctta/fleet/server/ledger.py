@@ -4,6 +4,7 @@ checkpoint.safetensors      everything a restarted server needs; written whole a
 status.json                 for people and monitors
 collaboration/000012.safetensors    W of round 12 and its device names
 refusals.jsonl              one line per refused parcel
+audit.jsonl, audit.head     admissions, refusals, revocations and changes of the plan (see `audit`)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from fedctta.errors import UserError
 from fedctta.files import lock, make_writable, open_tensors, whole, write_tensors
+from fedctta.fleet.server import audit
 from fedctta.fleet.server.collaboration import Standing
 
 KEPT = 1000  # matrices
@@ -94,6 +96,14 @@ class Ledger:
         with whole(self.folder / "status.json") as part:
             part.write_text(json.dumps({**status, "written": time.time()}, indent=1) + "\n", encoding="utf-8")
 
+    def admit(self, round_: int, node: int, device: str, facts: dict[str, str]) -> None:
+        """Record that a device takes part."""
+        audit.record(self.folder, "admitted", round=round_, node=str(node), device=device, **facts)
+
+    def put_out(self, round_: int, node: int, device: str | None) -> None:
+        """Record that a device takes part no longer, because its key was revoked or removed."""
+        audit.record(self.folder, "revoked", round=round_, node=str(node), device=device)
+
     def refuse(self, round_: int, node: int, device: str | None, reason: str, quarantined: bool = False) -> None:
         """Add one line to the log of refusals."""
         line = {"time": time.time(), "round": round_, "node": str(node), "device": device, "reason": reason}
@@ -102,6 +112,7 @@ class Ledger:
             log.write(json.dumps(line) + "\n")
             log.flush()
             os.fsync(log.fileno())
+        audit.record(self.folder, "refused", **{key: value for key, value in line.items() if key != "time"})
 
 
 def _lock(folder: Path) -> IO[bytes]:

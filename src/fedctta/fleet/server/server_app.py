@@ -17,6 +17,7 @@ from fedctta.files import make_writable
 from fedctta.fleet.flower import Context, Grid, ServerApp
 from fedctta.fleet.server.conductor import Conductor
 from fedctta.fleet.server.plan import build, load_plan
+from fedctta.fleet.server.plan_changes import note_plan
 from fedctta.fleet.transport.flower_messages import Questions
 
 app = ServerApp()
@@ -33,9 +34,18 @@ def main(grid: Grid, context: Context) -> None:
         hub, examiner = build(plan)
         conductor = Conductor(plan, hub, examiner, Questions(grid, plan.ttl))
         try:
+            note_plan(plan, conductor.place.round)
             conductor.lead()
         finally:
             conductor.ledger.close()
+
+
+class OneLine(logging.Formatter):
+    """Writes a message on one line and without control characters, whatever a device says."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line; a traceback after it keeps its lines."""
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().formatMessage(record))
 
 
 @contextmanager
@@ -43,7 +53,7 @@ def logged(path: Path) -> Iterator[None]:
     """Write what happens to a file, of at most 2 x 10 MB: Flower does not keep what a ServerApp prints."""
     make_writable(path.parent)
     handler = RotatingFileHandler(path, maxBytes=10 << 20, backupCount=1, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("fedctta.fleet")
     before = logger.level
     logger.addHandler(handler)

@@ -34,7 +34,8 @@ def board(status: dict[str, Any], supervisor: Supervisor | None = None) -> Group
             health = node.get("health", {})
             told = (health.get("answers", "?"), str(health.get("alarms", "?")))
             estimates = (percent(health.get(key)) for key in ("accuracy", "source_accuracy"))
-            table.add_row(node["device"], node["node"], state, str(node["refused"]), *told, *estimates)
+            row = (node["device"], node["node"], state, str(node["refused"]), *told, *estimates)
+            table.add_row(*(Text(str(cell)) for cell in row))  # what a device says is no markup
         pieces.append(table)
     if supervisor is not None:
         table = _table("part", "pid", "state", "restarts", "MB")
@@ -54,10 +55,11 @@ def headline(status: dict[str, Any]) -> str:
     if not status:
         return "the server has not spoken yet"
     age = max(0.0, time.time() - float(status.get("written", 0)))
+    why = f" ({status['why']})" if status.get("why") else ""
     silent = f", silent for {age:.0f} s" if age > 10 and status.get("doing") != "finished" else ""
     up, down = (int(status.get(key, 0)) / 1024 for key in ("bytes_up", "bytes_down"))
     return (
-        f"round {status.get('round', 0)} of {status.get('rounds', '?')}: {status.get('doing', '?')}{silent};"
+        f"round {status.get('round', 0)} of {status.get('rounds', '?')}: {status.get('doing', '?')}{why}{silent};"
         f" last round {status.get('seconds_of_round', 0):.1f} s; {up:.0f} KB up, {down:.0f} KB down;"
         f" {status.get('refused', 0)} refused"
     )

@@ -25,6 +25,7 @@ from fedctta.errors import UserError
 from fedctta.fleet import flower
 from fedctta.fleet.transport.app_bundle import is_signed, read_trusted
 from fedctta.fleet.transport.client_app import app
+from fedctta.fleet.transport.flower_messages import HELLO
 
 log = logging.getLogger("fedctta.fleet.node")
 
@@ -106,9 +107,9 @@ class Node:
             wanted, session = self._send(reply, flower.get_object_tree(reply), time.monotonic() - began)
             push = partial(self._push, run, session)
             flower.push_objects(flower.get_all_nested_objects(reply), push, object_ids_to_push=wanted)
-        log.info(
-            "round %s: %s in %.2f s", reply.metadata.group_id, reply.metadata.message_type, time.monotonic() - began
-        )
+        kind, round_ = reply.metadata.message_type, reply.metadata.group_id
+        what = "answered the server's hello" if kind == HELLO else f"round {round_}: answered the server"
+        log.info("%s in %.2f s", what, time.monotonic() - began)
 
 
 def main(words: list[str]) -> None:
@@ -116,7 +117,8 @@ def main(words: list[str]) -> None:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    log.setLevel(logging.INFO)  # others only if they warn: httpx has a line for every request
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # an end of which the SuperLink is told
     signal.signal(
         signal.SIGINT, lambda number, frame: sys.exit("the server lets this node no longer in")
