@@ -38,7 +38,7 @@ class Ordeal:
         self.names = [f"device-{k}" for k in range(devices + liar)]
         self.keys, self.doors = folder / "keys", folder / "d"
         usual = {"state": "server", "rounds": 10**6, "devices": len(self.names), "max_devices": len(self.names)}
-        usual |= {"deadline": 15.0, "pause": 1.0, "ttl": 60.0}
+        usual |= {"deadline": 15.0, "pause": 3.0, "ttl": 60.0}  # time enough to be killed in the middle of a round
         (folder / "fleet.toml").write_text(
             write_plan(
                 {**usual, **fleet},
