@@ -2,9 +2,10 @@
 
 In round t every idle device gets one message: its model of the last round it took part in, and the question for its
 upload of round t. The round is closed when all have answered, or after the deadline if a quorum has; the server does
-not wait again for a device that still has to answer an earlier question. A late upload has the weight decay^age in the
-round in which it arrives. The server asks nothing before the last round is on disk, so a server that dies continues
-with the round it was in.
+not wait again for a device that still has to answer an earlier question. A device that has nothing is asked again a
+little later; a round in which nobody has anything is closed empty at the deadline. A late upload has the weight
+decay^age in the round in which it arrives. The server asks nothing before the last round is on disk, so a server that
+dies continues with the round it was in.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from fedctta.errors import UserError
-from fedctta.fleet.server.collaboration import Hub
+from fedctta.fleet.server.collaboration import Closed, Hub
 from fedctta.fleet.server.device_dialogue import DeviceDialogue
 from fedctta.fleet.server.examine import Examiner
 from fedctta.fleet.server.ledger import Ledger
@@ -78,18 +81,23 @@ class Conductor:
         self._close(time.monotonic() - began)
 
     def _is_over(self, expected: set[int], waited: float) -> bool:
-        uploads, answered = self.letters.uploads, self.letters.answered
-        if not uploads or waited < self.plan.pause:
+        uploads, settled = self.letters.uploads, self.letters.answered | self.letters.idle
+        if waited < self.plan.pause:
             return False
+        if not uploads:  # in lock-step, wait: rounds are those of a simulation
+            return not self.plan.lockstep and waited >= self.plan.deadline and expected <= settled
         enough = len(uploads) >= math.ceil(self.plan.quorum * len(expected))
         punctual = expected if self.plan.lockstep else expected - self.letters.late()
-        return expected <= answered or (enough and (punctual <= answered or waited >= self.plan.deadline))
+        return expected <= settled or (enough and (punctual <= settled or waited >= self.plan.deadline))
 
     def _close(self, seconds: float) -> None:
         uploads, place, round_ = self.letters.uploads, self.place, self.place.round
-        closed = self.hub.close(self.standing, uploads)
-        self.standing, self._seconds = closed.standing, seconds
         known = len(self.roster.names)
+        closed = self.hub.close(self.standing, uploads) if uploads else Closed(self.standing, torch.eye(known), ())
+        self.standing, self._seconds = closed.standing, seconds
+        if not uploads:
+            place.empty_rounds += 1
+            log.warning("round %d: nobody had an upload; closed empty after %.0f s", round_, seconds)
         self.ledger.write_collaboration(round_, closed.weights[:known, :known], self.roster.names)
         place.owed = {**place.owed, **dict.fromkeys(closed.receivers, round_)}
         place.round += 1
@@ -108,7 +116,6 @@ class Conductor:
             owed = {node for node, row in self.roster.nodes.items() if node in online and row in self.place.owed}
             if not owed and not self.post.busy():
                 break
-            self.letters.answered.clear()  # devices that could not be reached are tried again
             self.letters.ask(owed, partial(self.hub.write, self.standing), ask=0)
             self._listen("delivering")
         self.ledger.save(self.place, self.standing)
@@ -152,4 +159,5 @@ class Conductor:
         ]
         totals = {"bytes_up": place.bytes_up, "bytes_down": place.bytes_down, "refused": sum(roster.refused.values())}
         rounds = {"round": place.round, "rounds": self.plan.rounds, "seconds_of_round": round(self._seconds, 3)}
+        rounds |= {"empty_rounds": place.empty_rounds}
         self.ledger.write_status({"doing": doing, "run": place.run, **rounds, **totals, "nodes": nodes})

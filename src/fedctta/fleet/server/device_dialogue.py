@@ -33,7 +33,10 @@ FRESH = 3  # rounds after which a model is no longer sent to a device that went 
 
 
 class DeviceDialogue:
-    """The messages of one server. `uploads` are by row; `answered` are nodes for which this round need not wait."""
+    """The messages of one server. `uploads` are by row; this round waits neither for `answered` nor for `idle` nodes.
+
+    Those that have `answered` are not asked again in this round; `idle` ones, which had nothing or failed, are.
+    """
 
     def __init__(
         self, plan: Plan, examiner: Examiner, post: Questions, ledger: Ledger, place: ServerProgress, method: wire.Note
@@ -44,6 +47,7 @@ class DeviceDialogue:
         self.roster.refused_in_a_row = place.refused_in_a_row
         self.uploads: dict[int, Upload] = {}
         self.answered: set[int] = set()
+        self.idle: set[int] = set()
         self.hellos: dict[int, str] = {}
         self.health: dict[int, wire.Note] = {}  # what devices last told, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
@@ -52,7 +56,7 @@ class DeviceDialogue:
 
     def turn(self) -> None:
         """Begin a new round: forget the uploads of the last one."""
-        self.uploads, self.answered = {}, set()
+        self.uploads, self.answered, self.idle = {}, set(), set()
 
     def invite(self, online: set[int]) -> None:
         """Ask nodes that are not known yet who they are."""
@@ -136,10 +140,10 @@ class DeviceDialogue:
 
     def _pass_over(self, node: int, reason: str) -> None:
         """Continue without a device that has nothing or failed; in lock-step, wait for it until the deadline."""
-        log.info("node %d has nothing: %s", node, reason)
+        log.info("node %d has nothing: %.200s", node, reason)
         self._not_before[node] = time.monotonic() + self.plan.retry
         if not self.plan.lockstep:
-            self.answered.add(node)
+            self.idle.add(node)
 
     def _refuse(self, node: int, reason: UploadRefused) -> None:
         name = self._name(node)

@@ -43,6 +43,7 @@ class ServerProgress:
     free_again: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    empty_rounds: int = 0
 
 
 class Ledger:
