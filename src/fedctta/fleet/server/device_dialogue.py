@@ -108,7 +108,11 @@ class DeviceDialogue:
     def _heed(self, answer: Answer) -> None:
         question, node = answer.question, answer.question.node
         if answer.flat is None:
-            self._pass_over(node, answer.error)
+            if answer.unreadable:
+                self.answered.add(node)
+                self._refuse(node, UploadRefused(answer.error))
+            else:
+                self._pass_over(node, answer.error)
             return
         self.place.bytes_up += answer.flat.nbytes
         row = self.roster.nodes.get(node)
@@ -131,6 +135,10 @@ class DeviceDialogue:
         except UploadRefused as reason:
             self.answered.add(node)
             self._refuse(node, reason)
+        except Exception as error:  # nothing that a device says may end the server
+            log.exception("the answer of node %d cannot be examined", node)
+            self.answered.add(node)
+            self._refuse(node, UploadRefused(f"it cannot be examined ({type(error).__name__})"))
 
     def _note_health(self, row: int, told: wire.Note) -> None:
         """Remember how a device fares; log when it has raised an alarm."""
