@@ -105,10 +105,12 @@ def server(
     from fedctta.fleet.processes.process_specs import Link, check_insecure
     from fedctta.fleet.processes.serve import lead, start_server
     from fedctta.fleet.processes.supervisor import Supervisor
+    from fedctta.fleet.server.conductor import check_place
     from fedctta.fleet.server.plan import build, load_plan
 
     _need_flower()
-    build(load_plan(plan))  # says what is wrong with it before anything is started
+    made = load_plan(plan)
+    check_place(made, build(made)[0])  # says what is wrong with it before anything is started
     host, outer = _host_and_port(listen)
     keys_folder = _keys(keys_folder, insecure, insist, host, check_insecure)
     link = Link("127.0.0.1", port, keys_folder)
@@ -167,9 +169,7 @@ def status(
     folder: Annotated[Path, typer.Argument(help="The fleet's folder, or the server's state folder.")],
 ) -> None:
     """Show what the server last wrote of itself, and its latest refusals."""
-    import json
-
-    from fedctta.fleet.server.status_table import board, read_status
+    from fedctta.fleet.server.status_table import board, read_refusals, read_status
 
     state = next((place for place in (folder / "server", folder) if (place / "status.json").exists()), None)
     if state is None:
@@ -177,12 +177,8 @@ def status(
             f"there is no status.json in {folder}: give the --out of `fleet up`, or the plan's state folder"
         )
     out.print(board(read_status(state)))
-    if (state / "refusals.jsonl").exists():
-        for line in (state / "refusals.jsonl").read_text(encoding="utf-8").splitlines()[-5:]:
-            told = json.loads(line)
-            out.print(
-                f"refused in round {told['round']}: {told['device'] or told['node']}: {told['reason']}", markup=False
-            )
+    for line in read_refusals(state):
+        out.print(line, markup=False, soft_wrap=True)
 
 
 @fleet_app.command()

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 from fedctta.errors import UserError
 from fedctta.fleet.processes import serve as module
 from fedctta.fleet.processes.serve import lead
-from fedctta.fleet.server.ledger import Ledger, at_work
+from fedctta.fleet.server.ledger import Ledger, at_work, write_failure
 from fedctta.fleet.server.plan import write_plan
 
 
@@ -75,6 +75,55 @@ def test_devices_whose_data_have_ended_are_told(tmp_path, plan, monkeypatch):
     monkeypatch.setattr(Supervisor, "all_done", True)
     with pytest.raises(UserError, match="end of their data after 1 rounds"):
         lead(Supervisor(), Flower(tmp_path / "server", holds=False), plan, lambda *_: None)
+
+
+@pytest.mark.parametrize("shift", [-86400.0, 86400.0])
+def test_a_dead_server_is_noticed_when_the_wall_clock_is_set(tmp_path, plan, shift):
+    """The status of a server that died was written by another clock than the one that is looked at now."""
+
+    class Shifted(Flower):
+        def submit(self, plan):
+            run = super().submit(plan)
+            if self.submitted == 1:
+                path = self.state / "status.json"
+                path.write_text(json.dumps({**json.loads(path.read_text()), "written": time.time() - shift}))
+            return run
+
+    flower = Shifted(tmp_path / "server")
+    until = time.monotonic() + 5
+
+    def watch(*_):
+        assert time.monotonic() < until, "the dead server was not noticed"
+
+    assert lead(Supervisor(), flower, plan, watch)["doing"] == "finished"
+    assert flower.submitted == 2
+
+
+def test_what_only_the_user_can_put_right_is_said_and_not_tried_again(tmp_path, plan):
+    class Fails(Flower):
+        def submit(self, plan):
+            super().submit(plan)
+            write_failure(self.state, "checkpoint.safetensors is damaged: delete it")
+            return "1"
+
+    flower = Fails(tmp_path / "server")
+    with pytest.raises(UserError, match="is damaged: delete it"):
+        lead(Supervisor(), flower, plan, lambda *_: None)
+    assert flower.submitted == 1
+
+
+def test_a_failure_of_an_earlier_start_is_forgotten(tmp_path, plan):
+    (tmp_path / "server").mkdir()
+    write_failure(tmp_path / "server", "it was so")
+    assert lead(Supervisor(), Flower(tmp_path / "server"), plan, lambda *_: None)["doing"] == "finished"
+
+
+def test_a_plan_that_has_become_wrong_is_said(tmp_path, plan):
+    def watch(*_):
+        plan.write_text("[fleet]\nround = 3\n")
+
+    with pytest.raises(UserError, match="did you mean rounds"):
+        lead(Supervisor(), Flower(tmp_path / "server", alive=True, holds=True), plan, watch)
 
 
 def test_who_is_at_work(tmp_path):

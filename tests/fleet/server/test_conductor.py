@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from dataclasses import replace
@@ -16,7 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from pretend import assemble, context_of, make_devices, simulated
 
-from fedctta.fleet.server.ledger import Ledger, read_collaboration
+from fedctta.errors import NoRoom, UserError
+from fedctta.fleet.server import conductor
+from fedctta.fleet.server.conductor import check_place, open_ledger
+from fedctta.fleet.server.ledger import FolderTaken, Ledger, read_collaboration
+from fedctta.fleet.server.plan import build, load_plan
 from fedctta.fleet.server.server_app import app
 from fedctta.fleet.server.status_table import headline, read_status
 from fedctta.fleet.simulation.grid import InProcessGrid
@@ -155,3 +161,75 @@ def test_a_round_goes_on_when_everybody_left_and_came_back(tmp_path):
     fleet = {"rounds": 6, "lockstep": False, "deadline": 0.02, "patience": 3.0}
     app(Gone(devices), context_of(tmp_path, fleet, aggregator="fedavg"))
     assert read_status(tmp_path / "server")["round"] == 6
+
+
+def test_a_full_disk_is_waited_for_and_no_round_is_lost(tmp_path, monkeypatch, caplog):
+    federation, stream = assemble(aggregator="fedavg")
+    devices, tries = make_devices(federation, stream, 4), []
+    monkeypatch.setattr(conductor, "ROOM", 0.01)
+
+    def fills(moment, kept):
+        def write(ledger, *words):
+            tries.append(moment)
+            if tries.count(moment) in (2, 3):
+                raise NoRoom(f"cannot write {moment}: No space left on device")
+            kept(ledger, *words)
+
+        return write
+
+    for moment in ("save", "write_collaboration", "write_status"):
+        monkeypatch.setattr(Ledger, moment, fills(moment, getattr(Ledger, moment)))
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 3, "lockstep": False}, aggregator="fedavg"))
+    assert read_status(tmp_path / "server")["doing"] == "finished"
+    assert [read_collaboration(tmp_path / "server", t)[1] for t in range(3)] == [[f"device-{k}" for k in range(4)]] * 3
+    for moment in ("save", "write_collaboration"):
+        assert caplog.text.count(f"cannot write {moment}: No space left on device; the fleet waits") == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "server" / "checkpoint.safetensors").write_bytes(b"no tensors"), "is damaged"),
+        (lambda folder: context_of(folder, {"rounds": 4, "max_devices": 5}), "belongs to other settings"),
+    ],
+)
+def test_a_place_that_cannot_be_continued_is_left_word_of(tmp_path, spoil, said):
+    federation, stream = assemble(aggregator="fedctta")
+    devices = make_devices(federation, stream, 4)
+    context = context_of(tmp_path, {"rounds": 2})
+    app(InProcessGrid(devices), context)
+    spoil(tmp_path)
+    with pytest.raises(UserError, match=said):
+        app(InProcessGrid(devices), context)
+    status = read_status(tmp_path / "server")
+    assert status["doing"] == "failed"
+    assert said in status["reason"]
+    plan = load_plan(tmp_path / "fleet.toml")
+    with pytest.raises(UserError, match=said):
+        check_place(plan, build(plan)[0])
+
+
+def test_a_place_that_is_taken_is_not_called_a_failure(tmp_path):
+    federation, stream = assemble(aggregator="fedctta")
+    devices = make_devices(federation, stream, 4)
+    context = context_of(tmp_path, {"rounds": 2})
+    app(InProcessGrid(devices), context)
+    holder = open_ledger(load_plan(tmp_path / "fleet.toml"))
+    with pytest.raises(FolderTaken):
+        app(InProcessGrid(devices), context)
+    assert read_status(tmp_path / "server")["doing"] == "finished"
+    holder.close()
+
+
+def test_what_the_server_keeps_is_its_users_alone(tmp_path):
+    federation, stream = assemble(aggregator="fedavg")
+    devices = make_devices(federation, stream, 4, {1: lambda reply: replace(reply, kind="hello")})
+    before = os.umask(0)
+    try:
+        fleet = {"rounds": 2, "lockstep": False, "deadline": 0.1}
+        app(InProcessGrid(devices), context_of(tmp_path, fleet, aggregator="fedavg"))
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "server").rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"checkpoint.safetensors", "status.json", "refusals.jsonl", "server.log"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}

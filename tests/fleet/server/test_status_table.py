@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedctta.fleet.server import status_table
-from fedctta.fleet.server.status_table import board, headline, read_status
+from fedctta.fleet.server.status_table import board, headline, read_refusals, read_status
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +30,18 @@ def test_a_torn_or_missing_status_is_no_status(tmp_path):
     assert read_status(tmp_path) == {}
     (tmp_path / "status.json").write_text(json.dumps({"round": 3}))
     assert read_status(tmp_path) == {"round": 3}
+
+
+def test_torn_refusals_are_passed_over(tmp_path):
+    assert read_refusals(tmp_path) == []
+    line = {"round": 2, "device": None, "node": "7", "reason": "nan"}
+    (tmp_path / "refusals.jsonl").write_bytes(json.dumps(line).encode() + b'\n\xff\n[]\n{"round": 1}\n{"ti')
+    assert read_refusals(tmp_path) == ["refused in round 2: 7: nan"]
+
+
+def test_a_name_is_no_markup():
+    node = {"device": "[/x]", "node": "1", "refused": 0, "ignored": False, "online": True}
+    assert ["[/x]", "1", "yes", "0", "?", "?", "?", "?"] in show({"nodes": [node], "written": 1000.0})
 
 
 def test_a_status_on_one_line():

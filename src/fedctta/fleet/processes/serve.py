@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +23,9 @@ from fedctta.fleet.server.status_table import read_status
 START = 60.0  # seconds for the SuperLink to answer
 ENDED = 60.0  # seconds after a deadline for what devices have left behind
 SILENCE = 20.0  # seconds without news from the server after which its run is looked at
+LEAST = 1 << 20  # bytes, below which a disk is called full
+
+log = logging.getLogger("fedctta.fleet")
 
 Watch = Callable[[Supervisor, dict[str, Any]], None]
 
@@ -43,15 +48,22 @@ def start_server(
 
 
 def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> dict[str, Any]:
-    """Submit the run, and once more whenever it has died; return its last status when all rounds are played."""
+    """Submit the run, and once more whenever it has died; return its last status when all rounds are played.
+
+    The server is heard whenever its status changes. When that was is told by this process's own clock: the time in the
+    status is of a clock that may be set back.
+    """
     settings = load_plan(plan)
-    began = submitted = looked = time.time()
-    run = flower.submit(plan)
-    before, moved = -1, time.monotonic()
+    state = Path(settings.state)
+    last, run = read_status(state).get("written"), flower.submit(plan)
+    heard = looked = moved = time.monotonic()
+    spoken, before = False, -1  # whether the run has spoken since it was submitted; the round it was in
     while True:
         supervisor.tend()
-        status = read_status(Path(settings.state))
+        status = read_status(state)
         watch(supervisor, status)
+        if (written := status.get("written")) != last:
+            last, heard, spoken = written, time.monotonic(), True
         if (now := int(status.get("round", 0))) != before:
             before, moved = now, time.monotonic()
         if supervisor.all_done and time.monotonic() - moved > settings.deadline + ENDED:
@@ -59,20 +71,24 @@ def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> di
                 f"all devices came to the end of their data after {now} rounds: give them more (slots=), a"
                 " longer --pace, or fewer rounds"
             )
-        if _finished(status, settings, began):
+        if spoken and status.get("doing") == "failed":
+            raise UserError(str(status.get("reason", "the server failed: see its log")))
+        if spoken and _finished(status, settings):
             return status
-        written = float(status.get("written", 0))
-        if time.time() - max(looked, written) > SILENCE:
-            died = written > submitted and not at_work(Path(settings.state))  # Flower notices that after a minute
+        if time.monotonic() - max(looked, heard) > SILENCE:
+            load_plan(plan)  # one that has become wrong is no reason to try for ever
+            died = spoken and not at_work(state)  # Flower notices that after a minute
+            if shutil.disk_usage(state).free < LEAST:
+                log.warning("the disk of %s is full: the fleet goes on when there is room", state)
             with suppress(UserError):  # the SuperLink may be restarting: try again next time
                 if died or not flower.running(run):
-                    submitted, run = time.time(), flower.submit(plan)
-            looked = time.time()
+                    run, spoken = flower.submit(plan), False
+            looked = time.monotonic()
         time.sleep(0.5)
 
 
-def _finished(status: dict[str, Any], plan: Plan, since: float) -> bool:
-    return status.get("doing") == "finished" and status.get("round", 0) >= plan.rounds and status["written"] >= since
+def _finished(status: dict[str, Any], plan: Plan) -> bool:
+    return status.get("doing") == "finished" and int(status.get("round", 0)) >= plan.rounds
 
 
 def _await(link: Link, supervisor: Supervisor, name: str) -> None:

@@ -14,12 +14,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom, UserError
 from fedctta.fleet.server.collaboration import Closed, Hub
 from fedctta.fleet.server.device_dialogue import DeviceDialogue
 from fedctta.fleet.server.examine import Examiner
@@ -30,6 +31,22 @@ from fedctta.fleet.transport.flower_messages import Questions
 log = logging.getLogger("fedctta.fleet")
 
 STATUS = 2.0  # seconds between two looks at the status while waiting
+ROOM = 5.0  # seconds between two looks for room on a full disk
+
+
+def open_ledger(plan: Plan) -> Ledger:
+    """Open the server's folder, which belongs to the settings it was begun with."""
+    return Ledger(Path(plan.state), f"{plan.experiment.fingerprint}-{plan.max_devices}")
+
+
+def check_place(plan: Plan, hub: Hub) -> None:
+    """Refuse a place that cannot be continued, damaged or of another plan, before anything is started."""
+    if (Path(plan.state) / "checkpoint.safetensors").exists():
+        ledger = open_ledger(plan)
+        try:
+            ledger.load(hub.start())
+        finally:
+            ledger.close()
 
 
 class Conductor:
@@ -39,8 +56,12 @@ class Conductor:
         self, plan: Plan, hub: Hub, examiner: Examiner, post: Questions, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.plan, self.hub, self.post, self._sleep = plan, hub, post, sleep
-        self.ledger = Ledger(Path(plan.state), f"{plan.experiment.fingerprint}-{plan.max_devices}")
-        self.place, self.standing = self.ledger.load(hub.start())
+        self.ledger = open_ledger(plan)
+        try:
+            self.place, self.standing = self.ledger.load(hub.start())
+        except UserError:
+            self.ledger.close()
+            raise
         method = {**method_note(hub), "run": self.place.run, "lockstep": int(plan.lockstep)}
         self.letters = DeviceDialogue(plan, examiner, post, self.ledger, self.place, method)
         self.roster = self.letters.roster
@@ -98,10 +119,10 @@ class Conductor:
         if not uploads:
             place.empty_rounds += 1
             log.warning("round %d: nobody had an upload; closed empty after %.0f s", round_, seconds)
-        self.ledger.write_collaboration(round_, closed.weights[:known, :known], self.roster.names)
+        self._write(partial(self.ledger.write_collaboration, round_, closed.weights[:known, :known], self.roster.names))
         place.owed = {**place.owed, **dict.fromkeys(closed.receivers, round_)}
         place.round += 1
-        self.ledger.save(place, self.standing)  # last: a server that dies before this plays the round again
+        self._write(partial(self.ledger.save, place, self.standing))  # last: who dies before this plays it again
         log.info("round %d: %d uploads, %.2f s", round_, len(uploads), seconds)
         if unused := uploads.keys() - set(closed.receivers):  # too late for `stale`, or not plausible to `robust`
             log.warning("round %d: without weight: %s", round_, ", ".join(self.roster.names[row] for row in unused))
@@ -118,7 +139,21 @@ class Conductor:
                 break
             self.letters.ask(owed, partial(self.hub.write, self.standing), ask=0)
             self._listen("delivering")
-        self.ledger.save(self.place, self.standing)
+        self._write(partial(self.ledger.save, self.place, self.standing))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write down what no round may go on without; wait for room if the disk is full."""
+        said = False
+        while True:
+            try:
+                write()
+            except NoRoom as error:
+                if not said:
+                    log.warning("%s; the fleet waits", error)
+                said = True
+                self._sleep(ROOM)
+            else:
+                return
 
     def _admit(self, online: set[int]) -> None:
         if not self.letters.hellos:
@@ -160,4 +195,5 @@ class Conductor:
         totals = {"bytes_up": place.bytes_up, "bytes_down": place.bytes_down, "refused": sum(roster.refused.values())}
         rounds = {"round": place.round, "rounds": self.plan.rounds, "seconds_of_round": round(self._seconds, 3)}
         rounds |= {"empty_rounds": place.empty_rounds}
-        self.ledger.write_status({"doing": doing, "run": place.run, **rounds, **totals, "nodes": nodes})
+        with suppress(NoRoom):  # only people read it
+            self.ledger.write_status({"doing": doing, "run": place.run, **rounds, **totals, "nodes": nodes})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,20 @@ def read_status(state: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def read_refusals(state: Path, last: int = 5) -> list[str]:
+    """Return the latest refusals, one line of text each; a line that is torn or of something else is passed over."""
+    try:
+        lines = (state / "refusals.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines[-last:]:
+        with suppress(ValueError, KeyError, TypeError):
+            told = json.loads(line)
+            found.append(f"refused in round {told['round']}: {told['device'] or told['node']}: {told['reason']}")
+    return found
+
+
 def board(status: dict[str, Any], supervisor: Supervisor | None = None) -> Group:
     """Return the server's line, its devices, and the processes on this machine if they are ours."""
     pieces: list[Any] = [Text(headline(status))]
@@ -34,7 +49,7 @@ def board(status: dict[str, Any], supervisor: Supervisor | None = None) -> Group
             health = node.get("health", {})
             told = (health.get("answers", "?"), str(health.get("alarms", "?")))
             estimates = (percent(health.get(key)) for key in ("accuracy", "source_accuracy"))
-            table.add_row(node["device"], node["node"], state, str(node["refused"]), *told, *estimates)
+            table.add_row(Text(node["device"]), node["node"], state, str(node["refused"]), *told, *estimates)
         pieces.append(table)
     if supervisor is not None:
         table = _table("part", "pid", "state", "restarts", "MB")
