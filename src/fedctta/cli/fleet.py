@@ -154,7 +154,7 @@ def node(
     if ca is not None and ca.name != "ca.crt":
         raise UserError(f"--ca {ca} must be called ca.crt: rename it")
     part = supernode(place, name, socket.resolve(), port or free_port(), folder.resolve(), key and key.resolve())
-    with Supervisor(folder / "logs") as supervisor:
+    with Supervisor(folder / "logs", part.name) as supervisor:
         supervisor.start(part)
         try:
             while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 
 import pytest
@@ -11,7 +12,8 @@ pytest.importorskip("flwr")
 
 from fedctta.errors import UserError
 from fedctta.fleet.processes import serve as module
-from fedctta.fleet.processes.serve import lead
+from fedctta.fleet.processes.process_specs import Link, free_port
+from fedctta.fleet.processes.serve import lead, require_free, start_server
 from fedctta.fleet.server.ledger import Ledger, at_work, write_failure
 from fedctta.fleet.server.plan import write_plan
 
@@ -132,3 +134,17 @@ def test_who_is_at_work(tmp_path):
     assert at_work(tmp_path)
     ledger.close()
     assert not at_work(tmp_path)
+
+
+def test_a_port_of_somebody_else_is_refused_before_anything_is_started(tmp_path):
+    class Nothing:
+        def start(self, part):
+            pytest.fail("nothing may be started")
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken, free = other.getsockname()[1], free_port()
+        with pytest.raises(UserError, match=rf"127\.0\.0\.1:{taken}: Address already in use; .*--port"):
+            start_server(Nothing(), Link("127.0.0.1", taken, None), tmp_path, [])
+        with pytest.raises(UserError, match="--listen"):
+            start_server(Nothing(), Link("127.0.0.1", free, None), tmp_path, [], ("127.0.0.1", taken))
+    require_free("127.0.0.1", taken, "--port")

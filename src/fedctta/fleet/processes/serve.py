@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedctta.errors import UserError
+from fedctta.errors import UserError, reason
 from fedctta.fleet.processes import process_specs
 from fedctta.fleet.processes.flower_command import Flower
 from fedctta.fleet.processes.process_specs import Link
@@ -35,6 +35,9 @@ def start_server(
 ) -> Flower:
     """Start SuperLink and process starter, let the nodes with these keys in, and open the gate to the outside."""
     database = home / "superlink.db"
+    require_free(link.host, link.port, "--port")
+    if outside is not None:
+        require_free(*outside, "--listen")
     home.mkdir(parents=True, exist_ok=True)
     supervisor.start(process_specs.superlink(link, database, home / "superlink"))
     _await(link, supervisor, "superlink")
@@ -89,6 +92,19 @@ def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> di
 
 def _finished(status: dict[str, Any], plan: Plan) -> bool:
     return status.get("doing") == "finished" and int(status.get("round", 0)) >= plan.rounds
+
+
+def require_free(host: str, port: int, option: str) -> None:
+    """Refuse a port at which another program listens: our nodes and runs would be its own."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have just ended do not matter
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(
+                f"cannot listen at {host}:{port}: {reason(error)}; end who does, or change {option}"
+            ) from error
 
 
 def _await(link: Link, supervisor: Supervisor, name: str) -> None:
