@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ordeal import Ordeal
 
-from fedctta.fleet.processes.leftovers import find
+from fedctta.fleet.processes.leftovers import end_leftovers, find
 from fedctta.fleet.processes.process_specs import free_port
 from fedctta.fleet.processes.serve import read_status
 from fedctta.fleet.server.plan import write_plan
@@ -252,41 +252,47 @@ def test_strangers_do_not_stop_the_fleet(tmp_path):
 def test_who_kills_the_guard_and_the_command_may_repeat_it(tmp_path):
     """The new server does not speak to the old SuperLink, and says what it cannot go on with."""
     make_keys(tmp_path / "keys", [], 1)
-    plan, state, logs = tmp_path / "fleet.toml", tmp_path / "state", tmp_path / "out" / "logs"
+    plan, state = tmp_path / "fleet.toml", tmp_path / "state"
     plan.write_text(write_plan({"state": "state", "rounds": 9, "max_devices": 2}, {"dataset": "shapes-c"}))
     words = ["fleet", "server", str(plan), "--keys", str(tmp_path / "keys"), "--listen", f"127.0.0.1:{free_port()}"]
     words += ["--port", str(free_port()), "--out", str(tmp_path / "out")]
     command = [sys.executable, "-c", "from fedctta.cli import main; main()", *words]
 
+    mark = str((tmp_path / "out" / "logs").resolve() / "fleet")
+
     def spoken():
         return read_status(state).get("doing") == "waiting for devices"
 
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:
-        wait_for(spoken, 120)
-        (guard,) = (pid for pid in children(first.pid) if "guard.py" in command_of(pid))
-        os.kill(guard, signal.SIGKILL)
-        first.kill()
-    old = find(str(logs.resolve() / "fleet"))
-    assert len(old) >= 4, "SuperLink, process starter, ServerApp and gate"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as second:
-        try:
-            wait_for(lambda: not old & find(str(logs.resolve() / "fleet")), 60)
-            (state / "status.json").unlink()
-            wait_for(spoken, 120)
-            new = find(str(logs.resolve() / "fleet"))
-            assert len(new) >= 4
-            assert not old & new
-            (state / "checkpoint.safetensors").write_bytes(b"no tensors")
-            (app,) = (pid for pid in new if "flwr-serverapp" in command_of(pid))
-            os.kill(app, signal.SIGKILL)
-            _, said = second.communicate(timeout=120)
-        finally:
-            second.terminate()
-    assert second.returncode == 2
-    assert "checkpoint.safetensors is damaged" in said
-    wait_for(lambda: not find(str(logs.resolve() / "fleet")), 20)
-    third = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (third.returncode, "is damaged" in third.stderr) == (2, True)
+    try:
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:
+            try:
+                wait_for(spoken, 120)
+                (guard,) = (pid for pid in children(first.pid) if "guard.py" in command_of(pid))
+                os.kill(guard, signal.SIGKILL)
+            finally:
+                first.kill()
+        old = find(mark)
+        assert len(old) >= 4, "SuperLink, process starter, ServerApp and gate"
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as second:
+            try:
+                wait_for(lambda: not old & find(mark), 60)
+                (state / "status.json").unlink()
+                wait_for(spoken, 120)
+                new = find(mark)
+                assert len(new) >= 4
+                (state / "checkpoint.safetensors").write_bytes(b"no tensors")
+                (app,) = (pid for pid in new if "flwr-serverapp" in command_of(pid))
+                os.kill(app, signal.SIGKILL)
+                _, said = second.communicate(timeout=120)
+            finally:
+                second.terminate()
+        assert second.returncode == 2
+        assert "checkpoint.safetensors is damaged" in said
+        wait_for(lambda: not find(mark), 20)
+        third = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert (third.returncode, "is damaged" in third.stderr) == (2, True)
+    finally:
+        end_leftovers(mark, 0.0)
 
 
 def children(parent):
