@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -160,6 +161,50 @@ def wait_for(condition, seconds):
     while not condition():
         assert time.monotonic() < until, "it took too long"
         time.sleep(0.2)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(path):
+    """Write until nothing fits."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 16)):
+            pass
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_survived_by_all_parts(disk):
+    """Everything lies on it: devices, server, Flower's database and the logs. They go on when there is room."""
+
+    def story(fleet):
+        yield from fleet.until_round(2)
+        fill(disk / "filler")
+        fleet.kills += [(name, time.time()) for name in fleet.names]  # their pause is no fault
+        yield from fleet.rest(20.0)
+        codes = {name: fleet.supervisor.tended[name].deaths for name in fleet.names}
+        before = fleet.round
+        (disk / "filler").unlink()
+        yield from fleet.until_round(before + 2)
+        yield from fleet.all_counted()
+        print(f"the disk was full for 20 s; deaths of devices meanwhile: {codes}; round {before}, now {fleet.round}")
+        assert all(codes.values())
+
+    fleet = Ordeal(disk, devices=2)
+    fleet.tell(story)
+    fleet.check()
+    for name in fleet.names:
+        said = (disk / "logs" / f"{name}.log").read_text()
+        assert "fedctta.files" not in said, "a trace, not a line"
 
 
 HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n"
