@@ -189,7 +189,6 @@ def test_a_full_disk_is_survived_by_all_parts(disk):
     def story(fleet):
         yield from fleet.until_round(2)
         fill(disk / "filler")
-        fleet.kills += [(name, time.time()) for name in fleet.names]  # their pause is no fault
         yield from fleet.rest(20.0)
         codes = {name: fleet.supervisor.tended[name].deaths for name in fleet.names}
         before = fleet.round
@@ -201,7 +200,7 @@ def test_a_full_disk_is_survived_by_all_parts(disk):
 
     fleet = Ordeal(disk, devices=2)
     fleet.tell(story)
-    fleet.check()
+    fleet.check(longest=60.0)  # a prediction that cannot be written down is not made
     for name in fleet.names:
         said = (disk / "logs" / f"{name}.log").read_text()
         assert "fedctta.files" not in said, "a trace, not a line"
