@@ -52,6 +52,7 @@ def write_status(state, doing, round_):
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GONE", 0.2)
     monkeypatch.setattr(module, "SILENCE", 0.2)
     path = tmp_path / "fleet.toml"
     path.write_text(write_plan({"state": "server", "rounds": 2}, {"dataset": "shapes-c"}))
@@ -118,6 +119,26 @@ def test_a_failure_of_an_earlier_start_is_forgotten(tmp_path, plan):
     (tmp_path / "server").mkdir()
     write_failure(tmp_path / "server", "it was so")
     assert lead(Supervisor(), Flower(tmp_path / "server"), plan, lambda *_: None)["doing"] == "finished"
+
+
+def test_a_server_that_has_not_made_its_folder_yet_is_waited_for(tmp_path, plan):
+    class Late(Flower):
+        def submit(self, plan):
+            return "1"
+
+        def running(self, run):
+            self.asked += 1
+            if self.asked == 2:
+                write_status(self.state, "finished", 2)
+            return True
+
+    assert lead(Supervisor(), Late(tmp_path / "server"), plan, lambda *_: None)["doing"] == "finished"
+
+
+def test_a_full_disk_is_said(tmp_path, plan, monkeypatch, caplog):
+    monkeypatch.setattr(module, "LEAST", 1 << 60)
+    lead(Supervisor(), Flower(tmp_path / "server"), plan, lambda *_: None)
+    assert f"the disk of {tmp_path / 'server'} is full" in caplog.text
 
 
 def test_a_plan_that_has_become_wrong_is_said(tmp_path, plan):

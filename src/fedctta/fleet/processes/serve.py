@@ -22,7 +22,8 @@ from fedctta.fleet.server.status_table import read_status
 
 START = 60.0  # seconds for the SuperLink to answer
 ENDED = 60.0  # seconds after a deadline for what devices have left behind
-SILENCE = 20.0  # seconds without news from the server after which its run is looked at
+GONE = 5.0  # seconds without news from the server after which it is looked for
+SILENCE = 20.0  # and after which Flower is asked for its run
 LEAST = 1 << 20  # bytes, below which a disk is called full
 
 log = logging.getLogger("fedctta.fleet")
@@ -78,11 +79,13 @@ def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> di
             raise UserError(str(status.get("reason", "the server failed: see its log")))
         if spoken and _finished(status, settings):
             return status
-        if time.monotonic() - max(looked, heard) > SILENCE:
+        silent = time.monotonic() - max(looked, heard)
+        died = silent > GONE and spoken and not at_work(state)  # Flower notices that after a minute
+        if died or silent > SILENCE:
             load_plan(plan)  # one that has become wrong is no reason to try for ever
-            died = spoken and not at_work(state)  # Flower notices that after a minute
-            if shutil.disk_usage(state).free < LEAST:
-                log.warning("the disk of %s is full: the fleet goes on when there is room", state)
+            with suppress(OSError):  # the server has not made its folder yet
+                if shutil.disk_usage(state).free < LEAST:
+                    log.warning("the disk of %s is full: the fleet goes on when there is room", state)
             with suppress(UserError):  # the SuperLink may be restarting: try again next time
                 if died or not flower.running(run):
                     run, spoken = flower.submit(plan), False
