@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import stat
 import time
 
 import pytest
@@ -169,3 +170,13 @@ def test_a_port_of_somebody_else_is_refused_before_anything_is_started(tmp_path)
         with pytest.raises(UserError, match="--listen"):
             start_server(Nothing(), Link("127.0.0.1", free, None), tmp_path, [], ("127.0.0.1", taken))
     require_free("127.0.0.1", taken, "--port")
+
+
+def test_what_flower_keeps_is_its_users_alone(tmp_path):
+    class Stops:
+        def start(self, part):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        start_server(Stops(), Link("127.0.0.1", free_port(), None), tmp_path / "f", [])
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o700

@@ -40,6 +40,7 @@ def start_server(
     if outside is not None:
         require_free(*outside, "--listen")
     home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)  # uploads pass through Flower's database
     supervisor.start(process_specs.superlink(link, database, home / "superlink"))
     _await(link, supervisor, "superlink")
     flower = Flower(link, home)
