@@ -13,7 +13,7 @@ import typer
 
 from fedctta.cli import app
 from fedctta.errors import NoRoom, UserError
-from fedctta.fleet.transport.gate import nginx_config
+from fedctta.fleet.transport.nginx import nginx_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -188,7 +188,7 @@ def proxy(
     superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")] = "127.0.0.1:8080",
 ) -> None:
     """Print an nginx configuration that lets pass only what nodes need, in place of the built-in gate."""
-    from fedctta.fleet.transport.gate import nginx_config
+    from fedctta.fleet.transport.nginx import nginx_config
 
     host, port = _host_and_port(listen)
     typer.echo(nginx_config(host, port, superlink, keys_folder.resolve()), nl=False)

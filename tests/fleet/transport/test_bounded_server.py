@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedctta.fleet.transport.bounded_server import BoundedServer, Guest, Limits, Refusal, Request
+pytest.importorskip("h11")
+
+from fedctta.fleet.transport.bounded_server import BoundedServer, Guest, Refusal, Request
+from fedctta.fleet.transport.limits import Limits
 
 
 def judge(request: Request) -> str:

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
 from fedctta.fleet.processes.process_specs import free_port
-from fedctta.fleet.transport.bounded_server import Limits
 from fedctta.fleet.transport.certificates import make_keys
-from fedctta.fleet.transport.gate import Gate, nginx_config, passes, run
+from fedctta.fleet.transport.gate import Gate, passes, run
+from fedctta.fleet.transport.limits import Limits
 from fedctta.fleet.transport.node_signatures import KEY, SIGNATURE, TIME
 
 INSIDE: list[str] = []
@@ -278,11 +277,3 @@ def test_every_call_a_node_makes_passes():
     paths = [route.path for route in router.routes]
     assert len(paths) > 5
     assert all(passes("POST", path.encode()) for path in paths)
-
-
-def test_nginx_says_the_same():
-    text = nginx_config("0.0.0.0", 9092, "127.0.0.1:8080", Path("/keys"))
-    assert "listen 0.0.0.0:9092 ssl;" in text
-    assert "location / { return 404; }" in text
-    assert "proxy_pass https://127.0.0.1:8080;" in text
-    assert text.count("{") == text.count("}")

@@ -21,33 +21,14 @@ from typing import Any
 
 import h11
 
+from fedctta.fleet.transport.limits import Limits
+
 log = logging.getLogger("fedctta.fleet")
 
 LINGER_SECONDS, LINGER_BYTES = 1.0, 1 << 20
 
 Headers = list[tuple[bytes, bytes]]
 Reply = tuple[int, Headers, bytes]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Numbers of connections, and bytes, and seconds."""
-
-    strangers: int = 256
-    strangers_per_address: int = 32
-    connections: int = 2048
-    head_bytes: int = 16 << 10
-    head_seconds: float = 10.0
-    idle_seconds: float = 75.0
-    body_bytes: int = 64 << 20
-    held_bytes: int = 256 << 20
-    held_per_sender: int = 128 << 20
-    slack_seconds: float = 10.0
-    least_speed: float = 256 << 10  # bytes a second
-
-    def seconds_for(self, size: int) -> float:
-        """Return how long so many bytes may take."""
-        return self.slack_seconds + size / self.least_speed
 
 
 @dataclass(frozen=True)

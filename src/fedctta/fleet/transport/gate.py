@@ -2,8 +2,8 @@
 
 A SuperLink serves three groups of calls at one port. Nodes need `/v1/fleet/`. Anyone who reaches `/v1/control/` can
 run code on every node, and `/v1/runtime/` is for the server's own processes; Flower asks for no password for either.
-The SuperLink therefore listens on loopback, and this small server in front of it, or a reverse proxy set up by
-`nginx_config`, lets exactly these requests pass:
+The SuperLink therefore listens on loopback, and this small server in front of it, or a reverse proxy (see `nginx`),
+lets exactly these requests pass:
 
     POST /v1/fleet/<words of a-z and ->        of at most 64 MiB, signed by a node whose public key lies in KEYS/nodes
 
@@ -26,13 +26,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedctta.errors import UserError
-from fedctta.fleet.transport.bounded_server import BoundedServer, Limits, Refusal, Reply, Request
+from fedctta.fleet.transport.bounded_server import BoundedServer, Refusal, Reply, Request
+from fedctta.fleet.transport.limits import Limits
 from fedctta.fleet.transport.node_signatures import NodeSignatures
 
 log = logging.getLogger("fedctta.fleet")
-
-LIMIT = Limits.body_bytes
-"""Bytes of one request; Flower cuts larger arrays into pieces below it."""
 
 FILES = 4096  # that may be open at one time: connections to both sides
 REPORT = 60.0  # seconds between two lines about refused requests
@@ -93,50 +91,6 @@ class Gate:
 
 def _path(request: Request) -> bytes:
     return request.target.partition(b"?")[0]
-
-
-def nginx_config(host: str, port: int, upstream: str, keys: Path) -> str:
-    """Return a server block for nginx that lets pass what `passes` does, within bounds like those of `Limits`.
-
-    nginx cannot verify a node's signature, only that there is one; the SuperLink verifies it.
-    """
-    limits = Limits()
-    return f"""\
-# Only what nodes need; the SuperLink itself listens on loopback. For the `http` block of nginx.
-limit_conn_zone $binary_remote_addr zone=fedctta_address:1m;
-limit_conn_zone $server_name zone=fedctta_all:1m;
-limit_req_zone $binary_remote_addr zone=fedctta_requests:1m rate=50r/s;
-
-server {{
-    listen {host}:{port} ssl;
-    ssl_certificate     {keys / "server.crt"};
-    ssl_certificate_key {keys / "server.key"};
-    ssl_protocols       TLSv1.2 TLSv1.3;
-    client_max_body_size {LIMIT >> 20}m;
-    client_header_timeout {limits.head_seconds:.0f}s;
-    client_body_timeout {limits.slack_seconds:.0f}s;
-    keepalive_timeout {limits.idle_seconds:.0f}s;
-    send_timeout {limits.slack_seconds:.0f}s;
-    reset_timedout_connection on;
-    limit_conn fedctta_address 64;
-    limit_conn fedctta_all 1024;
-    limit_req zone=fedctta_requests burst=200 nodelay;
-
-    location ~ "^/v1/fleet/[a-z]+(-[a-z]+)*$" {{
-        limit_except POST {{ deny all; }}
-        if ($http_flwr_signature = "") {{ return 401; }}
-        if ($http_flwr_public_key = "") {{ return 401; }}
-        proxy_pass https://{upstream};
-        proxy_http_version 1.1;
-        proxy_ssl_trusted_certificate {keys / "ca.crt"};
-        proxy_ssl_verify on;
-        proxy_ssl_name localhost;
-        proxy_read_timeout 120s;
-        proxy_request_buffering on;
-    }}
-    location / {{ return 404; }}
-}}
-"""
 
 
 async def _report(server: BoundedServer) -> None:
