@@ -53,7 +53,7 @@ def test_a_device_dies(tmp_path):
     fleet.check()
 
 
-KILLS, BURST = 100, 19
+KILLS, BURST = 100, 48
 
 
 @pytest.mark.slow
@@ -69,12 +69,12 @@ def test_a_hundred_kills_lose_nothing(tmp_path):
 
     def story(fleet):
         yield from fleet.until_round(1)
-        for victim in ("device-0", "node-device-1", "gate", "serverapp", "superlink"):
+        for victim in ("device-0", "node-device-1", "serverapp", "superlink"):
             yield from fleet.kill(victim)
         while len(fleet.kills) < KILLS:
             for _ in range(BURST):
                 next(victim for victim in random.sample(parts, len(parts)) if fleet.strike(victim))
-                yield from fleet.rest(random.uniform(0.1, 2.0))
+                yield from fleet.rest(random.uniform(0.1, 1.5))
             now, before = time.time(), fleet.round
             yield from fleet.all_counted()
             print(f"{len(fleet.kills)} kills, round {before}: all devices after {time.time() - now:.0f} s", flush=True)
@@ -116,7 +116,7 @@ def test_a_network_cut_for_half_a_minute(tmp_path):
         yield from fleet.all_counted()
         print(f"cut for {CUT:.0f} s in round {before}: a round of all devices after {time.time() - began:.0f} s")
 
-    fleet = Ordeal(tmp_path)
+    fleet = Ordeal(tmp_path, devices=2)
     fleet.tell(story)
     fleet.check()
     assert fleet.refusals() == []
@@ -373,7 +373,7 @@ def test_lies_are_refused_and_strangers_stay_out(tmp_path):
         yield from fleet.until(lambda: fleet.supervisor.tended["node-stranger"].deaths, "the end of the stranger")
         yield from fleet.all_counted()
 
-    fleet = Ordeal(tmp_path, devices=3, liar=True, quarantine=len(LIES) + 1, quarantine_rounds=2)
+    fleet = Ordeal(tmp_path, devices=2, liar=True, quarantine=len(LIES) + 1, quarantine_rounds=2)
     fleet.tell(story)
     fleet.check()
     liar = fleet.names[-1]
