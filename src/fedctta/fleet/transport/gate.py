@@ -81,6 +81,10 @@ class Gate:
             answer = await self._client.post(_path(request).decode("ascii"), headers=headers, content=request.body)
         except self._failures:
             return 502, [], b""
+        if answer.status_code == 500:
+            # Its disk is full, say. After a 500 Flower's node sends no heartbeat ever again, and is called absent for
+            # good though it lives; after a 503 it tries again.
+            return 503, [], b""
         kept = [(n.lower(), v) for n, v in answer.headers.raw if n.lower() not in _HOP_BY_HOP | _OURS]
         return answer.status_code, [h for h in kept if h[0] != b"content-encoding"], answer.content
 

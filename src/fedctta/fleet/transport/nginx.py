@@ -45,7 +45,11 @@ server {{
         proxy_ssl_name localhost;
         proxy_read_timeout 120s;
         proxy_request_buffering on;
+        # After a 500 a node sends no heartbeat ever again; after a 503 it tries again.
+        proxy_intercept_errors on;
+        error_page 500 =503 @again;
     }}
+    location @again {{ return 503; }}
     location / {{ return 404; }}
 }}
 """
