@@ -14,6 +14,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -164,15 +165,17 @@ def wait_for(condition, seconds):
 
 
 @pytest.fixture
-def disk(tmp_path):
-    """A small disk of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
+def disk():
+    """A small disk of its own; not among pytest's folders, which another session may move away."""
+    place = Path(tempfile.mkdtemp(prefix="fedctta-disk-"))
     mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    try:
+        if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("needs the right to mount")
+        yield place
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    finally:
+        place.rmdir()
 
 
 def fill(path):
