@@ -24,7 +24,7 @@ unit: $(INSTALLED)
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
 
-# A fleet of real processes: the same result as the simulator, and faults. About an hour on two cores.
+# A fleet of real processes: the same result as the simulator, faults and attacks. About half an hour on two cores.
 fleet-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow -s tests/fleet
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import inspect
+import io
+import os
+import resource
 import signal
 import stat
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
 import torch
 
-from fedctta.errors import UserError
-from fedctta.files import lock, make_writable, open_tensors, require_writable, whole, whole_folder, write_tensors
+from fedctta.errors import NoRoom, UserError
+from fedctta.files import (
+    append,
+    lock,
+    make_writable,
+    open_private,
+    open_tensors,
+    require_writable,
+    whole,
+    whole_folder,
+    write_tensors,
+)
 
 
 def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path):
@@ -25,10 +41,82 @@ def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_everybody_may_read_it(tmp_path):
-    with whole(tmp_path / "file") as part:
-        part.write_text("x")
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+@pytest.mark.parametrize(("mask", "found"), [(0o022, 0o644), (0o077, 0o600), (0o027, 0o640)])
+def test_who_may_read_it_is_what_the_user_says(tmp_path, mask, found):
+    before = os.umask(mask)
+    try:
+        with whole(tmp_path / "file") as part:
+            part.write_text("x")
+        write_tensors(tmp_path / "tensors", {"a": torch.zeros(2)}, "kind", {})
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "tensors")} == {found}
+
+
+def test_what_is_private_is_for_its_user_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        with whole(tmp_path / "file", private=True) as part:
+            part.write_text("x")
+        write_tensors(tmp_path / "tensors", {"a": torch.zeros(2)}, "kind", {}, private=True)
+        open_private(tmp_path / "log", "a").close()
+        (tmp_path / "old").write_text("of an earlier version")
+        open_private(tmp_path / "old", "a").close()
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_another_failure_than_a_mistake(tmp_path, error):
+    def write():
+        with whole(tmp_path / "file"):
+            raise OSError(error, os.strerror(error))
+
+    with pytest.raises(NoRoom, match=r"cannot write .*file") as told:
+        write()
+    assert told.value.code == 75 != UserError.code
+
+
+def test_tensors_that_find_no_room_say_so(tmp_path):
+    def fill(path):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        try:
+            write_tensors(path, {"a": torch.zeros(4096)}, "kind", {})
+        except NoRoom as error:
+            sys.stdout.write(str(error))
+            sys.exit(error.code)
+
+    code = "import resource, sys, torch\nfrom pathlib import Path\nfrom fedctta.errors import NoRoom\n"
+    code += "from fedctta.files import write_tensors\n" + textwrap.dedent(inspect.getsource(fill))
+    code += f"fill(Path({str(tmp_path / 'file')!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, list(tmp_path.iterdir())) == (75, []), done.stderr
+    assert "file" in done.stdout
+
+
+class Short(io.FileIO):
+    """Writes at most 5 bytes at a time, as the system may, and nothing after `room` bytes."""
+
+    room = 1 << 30
+
+    def write(self, content):
+        left = self.room - self.tell()
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(bytes(content)[: min(5, left)])
+
+
+def test_an_append_is_whole_or_leaves_nothing(tmp_path):
+    with Short(tmp_path / "log", "ab") as file:
+        append(file, b"a line of many bytes\n", tmp_path / "log")
+        file.room = 30
+        with pytest.raises(NoRoom, match="log: No space left on device"):
+            append(file, b"another line of many bytes\n", tmp_path / "log")
+        assert (tmp_path / "log").read_bytes() == b"a line of many bytes\n"
+        file.room = 1 << 30
+        append(file, b"the next\n", tmp_path / "log")
+    assert (tmp_path / "log").read_bytes() == b"a line of many bytes\nthe next\n"
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt, SystemExit])

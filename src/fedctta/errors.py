@@ -9,8 +9,16 @@ from difflib import get_close_matches
 class UserError(Exception):
     """Something the user can put right. The message is one line: what is wrong, and what to do.
 
-    The command line prints it and exits with code 2; from Python it is raised as it is.
+    The command line prints it and exits with `code`; from Python it is raised as it is.
     """
+
+    code = 2
+
+
+class NoRoom(UserError):
+    """A disk is full. It has a code of its own (EX_TEMPFAIL): the same command goes on once there is room."""
+
+    code = 75
 
 
 class NotFinite(UserError):

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import secrets
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
-from fedctta.errors import UserError, reason
+from fedctta.errors import NoRoom, UserError, reason
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when there is no room: a full disk, a quota, a limit on a file's size."""
 
 Framework = Literal["pt", "numpy"]
 
@@ -40,33 +48,62 @@ def _cannot_write_to(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write to {folder}: {reason(error)}; choose a folder you may write to") from error
+        raise cannot_write(f"to {folder}", error, "choose a folder you may write to") from error
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path, private: bool = False) -> Iterator[Path]:
     """Give a temporary name beside `path`; rename it to `path` on success, remove it on any failure.
 
     A reader therefore never meets a half-written file, whatever interrupts the writer. What cannot be written is the
-    user's to mend: a full disk, say.
+    user's to mend: a full disk, say. Who may read it follows from the umask; a `private` file is its user's alone.
     """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; choose a folder you may write to") from error
-    part = Path(name)
+        raise cannot_write(path, error, "choose a folder you may write to") from error
     try:
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
         os.close(handle)
         yield part
-        part.chmod(0o644)
+        part.chmod(mode)  # who wrote it may have put another file in its place
         part.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; make room, or choose another folder") from error
-    except SafetensorError as error:  # what this format raises for a full disk
-        raise UserError(f"cannot write {path}: {error}; make room, or choose another folder") from error
+    except (OSError, SafetensorError) as error:  # the second is what this format raises for a full disk
+        raise cannot_write(path, error) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def cannot_write(place: Path | str, error: Exception, remedy: str = "make room, or choose another folder") -> UserError:
+    """Return the failure to raise for what the system said; that of a full disk is a `NoRoom`."""
+    said = reason(error) if isinstance(error, OSError) else str(error)
+    full = isinstance(error, OSError) and error.errno in FULL
+    full = full or any(f"os error {number})" in said for number in FULL)  # as safetensors words it
+    return (NoRoom if full else UserError)(f"cannot write {place}: {said}; {remedy}")
+
+
+def open_private(path: Path, mode: Literal["a", "w"]) -> io.FileIO:
+    """Open a file that only its user may read, without a buffer."""
+    file = io.FileIO(path, mode, opener=partial(os.open, mode=0o600))
+    os.fchmod(file.fileno(), 0o600)  # it may be there already, with another mode
+    return file
+
+
+def append(file: io.FileIO, content: bytes, path: Path) -> None:
+    """Append all of the content, or, if that cannot be, nothing: the system may write a part and then refuse."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) or 0 :]
+    except BaseException as error:
+        with suppress(OSError):
+            file.truncate(end)
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
+        raise
 
 
 @contextmanager
@@ -99,6 +136,7 @@ def write_tensors(
     *,
     framework: Framework = "pt",
     sync: bool = False,
+    private: bool = False,
 ) -> None:
     """Write tensors as one safetensors file, and `header` in it as JSON under the name `kind`.
 
@@ -116,7 +154,7 @@ def write_tensors(
         from safetensors.numpy import save_file as save
 
         held = {n: ascontiguousarray(t) for n, t in tensors.items()}
-    with whole(path) as part:
+    with whole(path, private) as part:
         save(held, part, metadata={kind: json.dumps(header)})
         if sync:
             with part.open("rb") as file:
@@ -137,16 +175,16 @@ def open_tensors(path: Path, kind: str, refusal: str, framework: Framework = "pt
         raise UserError(refusal) from error
 
 
-def lock(path: Path, refusal: str) -> IO[bytes]:
+def lock(path: Path, refusal: str | UserError) -> io.FileIO:
     """Hold a file until it is closed or this process ends; refuse with the words of `refusal` if another holds it."""
     import fcntl  # Windows has none
 
-    file = path.open("wb")
+    file = open_private(path, "w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise UserError(refusal) from error
+        raise (refusal if isinstance(refusal, UserError) else UserError(refusal)) from error
     return file
 
 

@@ -125,6 +125,17 @@ def test_watch_serves_until_it_is_stopped(tmp_path):
         assert process.wait() == 143
 
 
+def test_status_survives_torn_lines_and_names_that_look_like_markup(tmp_path):
+    node = {"device": "[/x]", "node": "1", "online": True, "refused": 2, "ignored": False}
+    told = {"doing": "running", "round": 3, "rounds": 9, "nodes": [node], "refused": 2, "written": time.time()}
+    (tmp_path / "status.json").write_text(json.dumps(told))
+    line = {"round": 2, "device": "[/x]", "node": "1", "reason": "[/bold]"}
+    (tmp_path / "refusals.jsonl").write_text(f'{json.dumps(line)}\n7\n{{"round": 1}}\n{{"time": 12.5, "rou')
+    text = call("status", str(tmp_path)).output
+    assert "[/x]" in text
+    assert "refused in round 2: [/x]: [/bold]" in text
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -5,6 +5,7 @@ Nodes reach the SuperLink through the gate, as from outside. Everything is ended
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -33,8 +34,8 @@ class Over(Exception):
 class Ordeal:
     """Devices 0 to n - 1 with a camera each; `liar` is one more, which may lie."""
 
-    def __init__(self, folder, devices=4, liar=False, **fleet):
-        self.folder, self.devices, self.liar, self.weights = folder, devices, liar, {}
+    def __init__(self, folder, devices=4, liar=False, begins=5.0, **fleet):
+        self.folder, self.devices, self.liar, self.begins, self.weights = folder, devices, liar, begins, {}
         self.names = [f"device-{k}" for k in range(devices + liar)]
         self.keys, self.doors = folder / "keys", folder / "d"
         usual = {"state": "server", "rounds": 10**6, "devices": len(self.names), "max_devices": len(self.names)}
@@ -55,7 +56,7 @@ class Ordeal:
         make_keys(self.keys, [], len(self.names))
         add_node(self.keys, "stranger")
         self.doors.mkdir(mode=0o700)
-        self.began = time.time() + 5
+        self.began = time.time() + self.begins
         outer = free_port()
         self.link = Link("127.0.0.1", free_port(), self.keys)
         self.outside = Link("127.0.0.1", outer, self.keys)
@@ -158,8 +159,11 @@ class Ordeal:
 
     def pids(self, victim):
         """The processes of a part; the ServerApp is a child of the process starter."""
+        if victim == "guard":
+            return [self.supervisor._guard.pid]
         if victim != "serverapp":
-            return [self.supervisor.tended[victim].process.pid]
+            tended = self.supervisor.tended[victim]
+            return [tended.process.pid] if tended.state == "running" else []
         group, found = self.supervisor.tended["superexec"].process.pid, []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -184,6 +188,22 @@ class Ordeal:
             yield from self.until(lambda: file.stat().st_size > size, f"a prediction of {victim}")
         self.recovered.append((victim, time.time() - now))
         print(f"killed {victim} in round {before}: two rounds later after {time.time() - now:.0f} s", flush=True)
+
+    def strike(self, victim):
+        """Kill -9 a part, if it is there; return whether it was."""
+        pids = self.pids(victim)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if pids:
+            self.kills.append((victim, time.time()))
+        return bool(pids)
+
+    def rest(self, seconds):
+        """Let time pass."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            yield
 
     def stop_for(self, part, seconds):
         """Hold a part still for a while."""

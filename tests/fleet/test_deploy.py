@@ -12,7 +12,8 @@ import pytest
 import typer
 
 from fedctta.cli import app
-from fedctta.fleet.transport.gate import nginx_config
+from fedctta.errors import NoRoom, UserError
+from fedctta.fleet.transport.nginx import nginx_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -36,6 +37,10 @@ def test_units_call_commands_that_exist(name):
     options = "--model resnet8 --data watch:camera"
     understood(line.replace("$OPTIONS", options).replace("${SERVER}", "a:9092"))
     assert service["User"] == "fedctta"
+    assert service["Restart"] == "on-failure"
+    assert service["RestartPreventExitStatus"] == str(UserError.code)
+    assert service["RestartForceExitStatus"] == str(NoRoom.code)
+    assert float(service["RestartSec"]) > 10 / 5  # else systemd gives up after 5 starts within 10 seconds
 
 
 def test_the_containers_call_commands_that_exist_and_open_one_port():

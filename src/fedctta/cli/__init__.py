@@ -12,8 +12,8 @@ from fedctta.cli import bench, data, doctor, keys, methods, pretrain, reproduce,
 from fedctta.cli.console import err, out
 from fedctta.cli.device import device
 from fedctta.cli.fleet import fleet_app
-from fedctta.errors import UserError, reason
-from fedctta.files import exit_when_terminated
+from fedctta.errors import NoRoom, UserError, reason
+from fedctta.files import FULL, exit_when_terminated
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,14 +48,14 @@ def _options(
 
 
 def main() -> None:
-    """Run the command; a failure the user can mend is one line and exit code 2."""
+    """Run the command; a failure the user can mend is one line and exit code 2, or 75 if a disk is full."""
     exit_when_terminated()
     try:
         app()
     except UserError as error:
         err.print(f"fedctta: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+        sys.exit(error.code)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         err.print(f"fedctta: {where}{reason(error)}", style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
+        sys.exit(NoRoom.code if error.errno in FULL else UserError.code)

@@ -121,10 +121,12 @@ def server(
     from fedctta.fleet.processes.process_specs import Link, check_insecure
     from fedctta.fleet.processes.serve import lead, start_server
     from fedctta.fleet.processes.supervisor import Supervisor
+    from fedctta.fleet.server.conductor import check_place
     from fedctta.fleet.server.plan import build, load_plan
 
     _need_flower()
-    build(load_plan(plan))  # says what is wrong with it before anything is started
+    made = load_plan(plan)
+    check_place(made, build(made)[0])  # says what is wrong with it before anything is started
     host, outer = _host_and_port(listen)
     keys_folder = _keys(keys_folder, insecure, insist, host, check_insecure)
     link = Link("127.0.0.1", port, keys_folder)
@@ -181,7 +183,7 @@ def node(
                 " of keys, where `fedctta fleet keys --renew` makes it"
             )
     part = node_spec(place, name, socket.resolve(), key and key.resolve())
-    with Supervisor(folder / "logs") as supervisor:
+    with Supervisor(folder / "logs", part.name) as supervisor:
         supervisor.start(part)
         told = NodeReport(folder / "logs" / f"{part.name}.log", socket, link)
         try:
@@ -277,7 +279,7 @@ def proxy(
     superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")] = "127.0.0.1:8080",
 ) -> None:
     """Print an nginx configuration that lets pass only what nodes need, in place of the built-in gate."""
-    from fedctta.fleet.transport.gate import nginx_config
+    from fedctta.fleet.transport.nginx import nginx_config
 
     host, port = _host_and_port(listen)
     typer.echo(nginx_config(host, port, superlink, keys_folder.resolve()), nl=False)

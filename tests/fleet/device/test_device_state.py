@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import stat
+import time
 from dataclasses import asdict
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from fedctta.adapters.bn import BatchStatistics
 from fedctta.adapters.tent import Tent
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom, UserError
 from fedctta.files import write_tensors
 from fedctta.fleet.device import device_state as keep_module
 from fedctta.fleet.device.device_state import DeviceState, StreamPosition
@@ -130,3 +132,34 @@ def test_saving_every_so_many_batches(tmp_path, make):
         keep.offer(adaptation, StreamPosition(batch))
         saved.append(keep._at.batches)
     assert saved == [0, 0, 3, 3, 3, 6, 6]
+
+
+def test_without_room_predicting_goes_on_and_the_state_is_saved_later(tmp_path, make, monkeypatch, caplog):
+    monkeypatch.setattr(keep_module, "FULL", 0.01)
+    kept, tries = keep_module.write_tensors, []
+
+    def full(*words, **named):
+        tries.append(1)
+        if len(tries) < 4:
+            raise NoRoom("cannot write device.safetensors: No space left on device")
+        kept(*words, **named)
+
+    monkeypatch.setattr(keep_module, "write_tensors", full)
+    keep, adaptation = DeviceState(tmp_path, "me", every=1), make(2.5)
+    for batch in range(1, 9):
+        keep.offer(adaptation, StreamPosition(batch, 10 * batch))
+        time.sleep(0.02)
+    assert len(tries) > 4
+    assert caplog.text.count("No space left on device; predicting goes on") == 1
+    closed(keep)
+    assert DeviceState(tmp_path, "me").load(make()).batches == 8
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_at_its_end_a_device_without_room_fails(tmp_path, make, monkeypatch):
+    def full(*words, **named):
+        raise NoRoom("cannot write device.safetensors: No space left on device")
+
+    monkeypatch.setattr(keep_module, "write_tensors", full)
+    with pytest.raises(NoRoom):
+        DeviceState(tmp_path, "me").save(make(), StreamPosition(1, 10))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import stat
+import subprocess
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -81,3 +84,38 @@ def test_a_part_whose_rows_were_not_removed_counts_once(tmp_path):
         content = left.read_bytes()
     left.write_bytes(content)  # killed between the two steps
     assert open_predictions(folder).done().images == 3
+
+
+FULL = """
+import json, resource, sys
+from pathlib import Path
+from fedctta.errors import NoRoom
+from fedctta.fleet.device.predictions import open_predictions
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+with open_predictions(Path(sys.argv[1])) as out:
+    for batch in range(100):
+        try:
+            out.append([{"id": f"{batch}-{n}", "batch": batch} for n in range(3)])
+        except NoRoom as error:
+            print(error)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            out.append([{"id": f"{batch}-{n}", "batch": batch} for n in range(3)])
+"""
+
+
+def test_a_full_disk_tears_no_line_and_what_follows_is_whole(tmp_path):
+    """The system itself writes a part of the batch and refuses the rest."""
+    path = tmp_path / "p.jsonl"
+    done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"cannot write {path}: File too large") == 1
+    ids = [json.loads(line)["id"] for line in path.read_text().splitlines()]
+    assert ids == [f"{batch}-{n}" for batch in range(100) for n in range(3)]
+
+
+def test_predictions_are_their_users_alone(tmp_path):
+    for name in ("p.jsonl", "p.parquet"):
+        with open_predictions(tmp_path / name) as out:
+            out.append(rows(0))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from PIL import Image
 
 from fedctta.adapters.bn import BatchStatistics
 from fedctta.adapters.recall import Recall
+from fedctta.cli import console, main
 from fedctta.cli.device import read_parameters
 from fedctta.errors import UserError
 from fedctta.fleet.device.device_state import StreamPosition
@@ -322,3 +325,40 @@ def test_names_given_after_the_last_save_are_not_given_again(tiny_network):
     assert renamed.private["key"] != _rename(client, 50).private["key"]
     plain = BatchStatistics().init(tiny_network)
     assert _rename(plain, 40) is plain
+
+
+def command(settings, log, most=resource.RLIM_INFINITY):
+    """Run the settings as the command, whose files may have `most` bytes each; return its exit code."""
+    words = ["--model", settings.model, "--data", settings.data, "--state", str(settings.state), "--batch", "4"]
+    words += ["--weights", "random", "--adapter", "bn", "bn.momentum=0.1"]
+
+    def child():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        sys.argv = ["fedctta", "device", *words]
+        with log.open("w") as file:
+            os.dup2(file.fileno(), 2)
+        sys.stderr = os.fdopen(2, "w", buffering=1)
+        console.err.file = sys.stderr
+        logging.getLogger().handlers.clear()
+        main()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def test_a_full_disk_has_a_code_of_its_own_and_the_device_goes_on_when_there_is_room(settings, tmp_path):
+    path, log = settings.state / "predictions.jsonl", tmp_path / "log"
+    assert command(settings, log, most=10_000) == 75
+    assert log.read_text().splitlines()[-1].startswith(f"fedctta: cannot write {path}: File too large; make room")
+    assert path.read_bytes().endswith(b"\n")
+    assert 0 < lines(path) < IMAGES
+    assert command(settings, log) == 0
+    ids = [json.loads(line)["id"] for line in path.read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == IMAGES
+
+
+def test_predicting_goes_on_if_only_the_log_is_full(settings):
+    command(settings, Path("/dev/full"))
+    assert lines(settings.state / "predictions.jsonl") == IMAGES

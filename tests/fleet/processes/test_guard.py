@@ -73,3 +73,17 @@ def test_who_is_forgotten_is_left_alone():
         assert process.wait(5) == -signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_a_guard_that_is_killed_is_replaced_and_knows_what_the_last_one_knew():
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        guard = Guard(0.2)
+        guard.watch(process.pid)
+        first = guard.pid
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: guard._process.poll() is not None)
+        guard.tend()
+        assert guard.pid != first
+        guard.tend()
+        guard.dismiss()
+        assert process.wait(5) == -signal.SIGTERM

@@ -104,3 +104,35 @@ def test_sigterm_ends_the_block(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         terminated()
     assert not alive(pids[0])
+
+
+def test_a_guard_that_dies_is_noticed(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        before = supervisor._guard.pid
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: supervisor._guard.pid != before, supervisor)
+
+
+TALKS = """
+import sys, time
+while True:
+    sys.stdout.write("x" * 999 + "\\n")
+    sys.stdout.flush()
+    time.sleep(0.001)
+"""
+
+
+def test_logs_are_bounded_and_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LARGEST", 50_000)
+    monkeypatch.setattr(module, "ROTATE", 0.01)
+    log, last = tmp_path / "p.log", tmp_path / "p.log.1"
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(python("p", TALKS))
+        for _ in range(3):
+            wait_for(lambda: log.stat().st_size > 50_000)
+            supervisor.tend()
+            assert log.stat().st_size < 50_000
+            assert last.stat().st_size > 50_000
+            time.sleep(0.02)
+        wait_for(lambda: log.stat().st_size > 2000)
+    assert set(log.read_text().splitlines()[1:]) == {"x" * 999}  # no hole where the old content was

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom, UserError
 from fedctta.fleet.server import ledger as module
 from fedctta.fleet.server.collaboration import Standing
 from fedctta.fleet.server.ledger import Ledger, ServerProgress, read_collaboration
@@ -86,3 +86,25 @@ def test_refusals_are_lines(ledger):
     lines = [json.loads(line) for line in ledger.refusals.read_text().splitlines()]
     assert [(line["round"], line["node"], line["device"]) for line in lines] == [(3, str(2**63), "d"), (4, "5", None)]
     assert lines[1]["quarantined"]
+
+
+def test_refusals_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LARGEST", 2000)
+    ledger = Ledger(tmp_path, "me")
+    for round_ in range(100):
+        ledger.refuse(round_, 7, "cam", "not finite")
+    ledger.close()
+    sizes = [path.stat().st_size for path in tmp_path.glob("refusals.jsonl*")]
+    assert len(sizes) <= 2
+    assert max(sizes) < 2200
+
+
+def test_a_refusal_without_room_is_no_reason_to_end(tmp_path, monkeypatch, caplog):
+    def full(file, content, path):
+        raise NoRoom(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(module, "append", full)
+    ledger = Ledger(tmp_path, "me")
+    ledger.refuse(0, 7, "cam", "not finite")
+    ledger.close()
+    assert "No space left on device" in caplog.text

@@ -32,6 +32,11 @@ def test_a_torn_or_missing_status_is_no_status(tmp_path):
     assert read_status(tmp_path) == {"round": 3}
 
 
+def test_a_name_is_no_markup():
+    node = {"device": "[/x]", "node": "1", "refused": 0, "ignored": False, "online": True}
+    assert ["[/x]", "1", "yes", "0", "?", "?", "?", "?"] in show({"nodes": [node], "written": 1000.0})
+
+
 def test_a_status_on_one_line():
     status = {"round": 3, "rounds": 9, "doing": "running", "bytes_up": 2048, "bytes_down": 4096, "refused": 1}
     told = headline({**status, "seconds_of_round": 1.25, "written": 995.0})

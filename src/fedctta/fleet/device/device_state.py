@@ -4,22 +4,29 @@
     health.json             how it fares, for people and monitors
 
 A state may be some batches older than the predictions, never newer: a device that was killed goes on with the images
-that are not predicted yet and the model of the last save. How often to save follows from what saving costs.
+that are not predicted yet and the model of the last save. How often to save follows from what saving costs. While the
+disk is full, a device goes on predicting and tries again from time to time.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom, UserError
 from fedctta.files import lock, make_writable, open_tensors, write_tensors
 from fedctta.fleet.device.health_report import HEALTH, write_health
 from fedctta.online.adaptation import Adaptation
 
+log = logging.getLogger("fedctta.fleet")
+
 SHARE = 0.01
 """Of a device's time that saving may take."""
+
+FULL = 10.0
+"""Seconds until a state for which there was no room is offered again."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class DeviceState:
         self.path, self._made_by, self._every = folder / "device.safetensors", made_by, every
         self._lock = lock(folder / "lock", f"another device runs on {folder}: stop it, or choose another --state")
         self._saved, self._next, self._at = 0, 0.0, StreamPosition()
+        self._full = False
         self.seconds = 0.0
 
     def load(self, adaptation: Adaptation) -> StreamPosition:
@@ -60,8 +68,14 @@ class DeviceState:
     def offer(self, adaptation: Adaptation, place: StreamPosition) -> None:
         """Save if it is time: after a fixed number of batches, or as often as costs little time."""
         due = place.batches - self._saved >= self._every if self._every else perf_counter() >= self._next
-        if due:
+        if not due or (self._full and perf_counter() < self._next):
+            return
+        try:
             self.save(adaptation, place)
+        except NoRoom as error:
+            if not self._full:
+                log.warning("%s; predicting goes on, but what is learnt from now on is not kept over a restart", error)
+            self._full, self._next = True, perf_counter() + FULL
 
     def save(self, adaptation: Adaptation, place: StreamPosition) -> None:
         """Write the state, unless it is the one written last."""
@@ -69,9 +83,11 @@ class DeviceState:
             return
         began = perf_counter()
         header = {"made_by": self._made_by, **asdict(place)}
-        write_tensors(self.path, adaptation.state(), "device", header, sync=True)
+        write_tensors(self.path, adaptation.state(), "device", header, sync=True, private=True)
         write_health(self.path.with_name(HEALTH), adaptation)
-        self._saved, self._at = place.batches, place
+        if self._full:
+            log.info("there is room again: saved %s", self.path)
+        self._saved, self._at, self._full = place.batches, place, False
         spent = perf_counter() - began
         self.seconds += spent
         self._next = perf_counter() + spent / SHARE

@@ -33,7 +33,7 @@ def describe_health(adaptation: Adaptation) -> str:
 
 def write_health(path: Path, adaptation: Adaptation) -> None:
     """Write everything that is known, as JSON."""
-    with whole(path) as part:
+    with whole(path, private=True) as part:
         part.write_text(json.dumps(asdict(adaptation.health), indent=1) + "\n", encoding="utf-8")
 
 

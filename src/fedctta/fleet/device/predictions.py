@@ -1,9 +1,9 @@
 """What a device has predicted, one row per image, never half a row and never an image twice.
 
-JSONL is appended to, one write per batch; an incomplete last line, which only a power cut can leave, is removed at the
-next start. Parquet files cannot be appended to, so rows are collected in a JSONL file beside them, which becomes a part
-file, written whole, when it is long or old enough. In both cases the rows on disk are the record of what need not be
-predicted again.
+JSONL is appended to, one write per batch. A batch for which there is no room is taken back, so that no line is torn;
+an incomplete last line, which only a power cut can leave, is removed at the next start. Parquet files cannot be
+appended to, so rows are collected in a JSONL file beside them, which becomes a part file, written whole, when it is
+long or old enough. In both cases the rows on disk are the record of what need not be predicted again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from fedctta.errors import UserError
-from fedctta.files import make_writable, whole
+from fedctta.files import append, make_writable, open_private, whole
 from fedctta.fleet.device.sources import Done
 
 Row = dict[str, Any]
@@ -56,12 +56,12 @@ class Jsonl:
         self.path = path
         self.rows = 0
         cut_torn_line(path)
-        self._file = path.open("ab", buffering=0)
+        self._file = open_private(path, "a")
 
     def append(self, rows: list[Row]) -> None:
         """Write the rows of one batch, at once."""
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogateescape")
-        self._file.write(text)
+        append(self._file, text, self.path)
         self.rows += len(rows)
 
     def read(self) -> Iterator[Row]:
@@ -148,7 +148,7 @@ class Parquet:
         if rows:
             types = [pa.string(), pa.int64(), pa.string(), pa.float64(), pa.int64(), pa.float64(), pa.int64()]
             schema = pa.schema(zip(COLUMNS, types, strict=True))
-            with whole(self._part(self._first)) as part:
+            with whole(self._part(self._first), private=True) as part:
                 pq.write_table(pa.Table.from_pylist(rows, schema), part)
         self._rows.path.unlink()
 

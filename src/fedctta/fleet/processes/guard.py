@@ -30,19 +30,41 @@ class Guard:
     """A guard at work, seen from the supervisor's side."""
 
     def __init__(self, grace: float = GRACE) -> None:
+        self._grace = grace
+        self._groups: set[int] = set()
+        self._start()
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
-            (sys.executable, "-I", "-S", __file__, str(grace)),
+            (sys.executable, "-I", "-S", __file__, str(self._grace)),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
+        for group in self._groups:
+            self._tell(f"+{group}\n")
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def tend(self) -> None:
+        """Put another one in the place of a guard that was killed."""
+        if self._process.poll() is not None:
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            self._start()
 
     def watch(self, group: int) -> None:
         """End this group should the supervisor die."""
+        self._groups.add(group)
         self._tell(f"+{group}\n")
 
     def forget(self, group: int) -> None:
         """Leave a group alone that has ended: its number may come again."""
+        self._groups.discard(group)
         self._tell(f"-{group}\n")
 
     def dismiss(self) -> None:

@@ -1,4 +1,4 @@
-"""The processes of a fleet as commands: SuperLink, process starter, SuperNode, device, gate."""
+"""The processes of a fleet as commands: SuperLink, process starter, node, device, gate."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def summary(folder: Path, status: dict[str, Any]) -> Group:
         health = read_health(folder / "devices" / name / HEALTH)
         guess, alarms = health.get("accuracy"), health.get("alarms")
         seems = (f"{100 * guess:.1f} %" if guess is not None else "", str(len(alarms)) if alarms is not None else "")
-        table.add_row(name, str(told.batches), str(told.images), told.accuracy, *seems)
+        table.add_row(Text(name), str(told.batches), str(told.images), told.accuracy, *seems)
     up, down = (int(status.get(key, 0)) / 1024 for key in ("bytes_up", "bytes_down"))
     played = f"{status.get('round', 0)} rounds; {up:.0f} KB up, {down:.0f} KB down; {status.get('refused', 0)} refused"
     more = f"predictions: {folder}/devices/*/predictions.jsonl; collaboration: {folder}/server; logs: {folder}/logs"

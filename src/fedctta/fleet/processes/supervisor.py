@@ -1,27 +1,45 @@
 """Starts processes, each with its own log and process group; restarts those that die; ends all that it started.
 
-If the supervisor itself is killed, a guard ends them (see `guard`).
+If the supervisor itself is killed, a guard ends them (see `guard`); if both are killed, the next supervisor of the
+folder does (see `leftovers`). Logs have at most 2 x 10 MB each.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO
 
 from fedctta.errors import UserError
+from fedctta.files import lock, open_private
 from fedctta.fleet.processes.guard import GRACE, Guard, signal_group
+from fedctta.fleet.processes.leftovers import MARK, end_leftovers
 from fedctta.fleet.processes.process_specs import ProcessSpec
 
 SHORTEST, LONGEST = 1.0, 30.0  # seconds between a death and the next start; doubled from one death to the next
 STEADY = 60.0  # a part that has lived for so long starts again with the shortest pause
 MENDABLE = 2  # how our own commands end on what only the user can put right: trying again does not help
+
+
+ROTATE, LARGEST = 10.0, 10 << 20  # seconds between two looks at the logs; bytes of one
+
+log = logging.getLogger("fedctta.fleet")
+
+
+def rotate(path: Path) -> None:
+    """Begin a log anew that has become too long, and keep the last one. Who writes to it keeps it open, and goes on."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > LARGEST:
+            with contextlib.suppress(OSError):  # a full disk: then the old one is lost, and there is room again
+                shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+            os.truncate(path, 0)
 
 
 @dataclass
@@ -45,12 +63,19 @@ class Tended:
 class Supervisor:
     """Keeps parts running for the length of a `with` block. Ctrl-C and SIGTERM end the block."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, name: str = "fleet") -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        self._logs = logs
+        self._logs, self._name = logs, name
+        self._mark = str(logs.resolve() / name)
+        self._rotated = time.monotonic()
         self.tended: dict[str, Tended] = {}
 
     def __enter__(self) -> Supervisor:
+        refusal = f"another command works in {self._logs.parent}: end it, or choose another --out"
+        self._lock = lock(self._logs / f"{self._name}.lock", refusal)
+        if count := end_leftovers(self._mark, GRACE):
+            log.warning("ended %d processes that an earlier command had left behind", count)
+
         def stop(number: int, frame: FrameType | None) -> None:
             raise KeyboardInterrupt
 
@@ -67,6 +92,7 @@ class Supervisor:
             self.stop()
         finally:
             self._guard.dismiss()
+            self._lock.close()
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 
@@ -76,7 +102,12 @@ class Supervisor:
 
     def tend(self) -> None:
         """Notice deaths, and start again what is due."""
+        self._guard.tend()
         now = time.monotonic()
+        if now - self._rotated > ROTATE:
+            self._rotated = now
+            for part in self.tended:
+                rotate(self._logs / f"{part}.log")
         for tended in self.tended.values():
             if tended.done:
                 continue
@@ -134,14 +165,13 @@ class Supervisor:
         return ""
 
     def _spawn(self, part: ProcessSpec) -> subprocess.Popen[bytes]:
-        log: IO[bytes]
-        with (self._logs / f"{part.name}.log").open("ab") as log:
+        with open_private(self._logs / f"{part.name}.log", "a") as file:
             process = subprocess.Popen(
                 part.command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **part.environment},
+                env={**os.environ, **part.environment, MARK: self._mark},
                 start_new_session=True,
             )
         self._guard.watch(process.pid)

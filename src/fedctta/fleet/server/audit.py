@@ -156,7 +156,7 @@ def _append(log: int, text: bytes) -> None:
 
 
 def _write_head(path: Path, text: bytes) -> None:
-    with whole(path) as part, part.open("wb") as file:
+    with whole(path, private=True) as part, part.open("wb") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -22,7 +22,7 @@ def write_bindings(state: Path, names: Mapping[int, tuple[str, str]] | None) -> 
         path.unlink(missing_ok=True)
         return
     nodes = {str(node): {"device": name, "key": key} for node, (name, key) in names.items()}
-    with whole(path) as part:
+    with whole(path, private=True) as part:
         part.write_text(json.dumps({"nodes": nodes}, indent=1) + "\n", encoding="utf-8")
 
 

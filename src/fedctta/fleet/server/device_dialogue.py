@@ -37,7 +37,10 @@ FRESH = 3  # rounds after which a model is no longer sent to a device that went 
 
 
 class DeviceDialogue:
-    """The messages of one server. `uploads` are by row; `answered` are nodes for which this round need not wait."""
+    """The messages of one server. `uploads` are by row; this round waits neither for `answered` nor for `idle` nodes.
+
+    Those that have `answered` are not asked again in this round; `idle` ones, which had nothing or failed, are.
+    """
 
     def __init__(
         self, plan: Plan, examiner: Examiner, post: Questions, ledger: Ledger, place: ServerProgress, method: wire.Note
@@ -49,6 +52,7 @@ class DeviceDialogue:
         self.bindings = Bindings(Path(plan.state))
         self.uploads: dict[int, Upload] = {}
         self.answered: set[int] = set()
+        self.idle: set[int] = set()
         self.hellos: dict[int, str] = {}
         self.health: dict[int, wire.Note] = {}  # what devices last told, by row
         self.facts: dict[str, dict[str, str]] = {}  # what devices said of themselves, by name
@@ -60,7 +64,7 @@ class DeviceDialogue:
 
     def turn(self) -> None:
         """Begin a new round: forget the uploads of the last one."""
-        self.uploads, self.answered = {}, set()
+        self.uploads, self.answered, self.idle = {}, set(), set()
 
     def invite(self, online: set[int]) -> None:
         """Ask nodes that are not known yet who they are; forget those whose key is no longer let in."""
@@ -121,7 +125,11 @@ class DeviceDialogue:
     def _heed(self, answer: Answer) -> None:
         question, node = answer.question, answer.question.node
         if answer.flat is None:
-            self._pass_over(node, answer.error)
+            if answer.unreadable:
+                self.answered.add(node)
+                self._refuse(node, UploadRefused(answer.error))
+            else:
+                self._pass_over(node, answer.error)
             return
         self.place.bytes_up += answer.flat.nbytes
         row = self.roster.nodes.get(node)
@@ -155,6 +163,10 @@ class DeviceDialogue:
         except UploadRefused as reason:
             self.answered.add(node)
             self._refuse(node, reason)
+        except Exception as error:  # nothing that a device says may end the server
+            log.exception("the answer of node %d cannot be examined", node)
+            self.answered.add(node)
+            self._refuse(node, UploadRefused(f"it cannot be examined ({type(error).__name__})"))
 
     def _believe(self, node: int, name: str) -> str:
         """Return the name that a device says, if its key may say it."""
@@ -185,7 +197,7 @@ class DeviceDialogue:
             log.info("%s %s", self._name(node) or f"node {node}", self.silence[node])
         self._not_before[node] = time.monotonic() + self.plan.retry
         if not self.plan.lockstep:
-            self.answered.add(node)
+            self.idle.add(node)
 
     def _refuse(self, node: int, reason: UploadRefused) -> None:
         name = self._name(node)

@@ -85,11 +85,7 @@ class Examiner:
             raise UploadRefused("a hello needs a printable device name of up to 100 letters")
         if reason := disagreement(parcel.note, self.terms):
             raise UploadRefused(reason)
-        try:
-            told = {key: UploadForm(str(d), tuple(map(int, shape))) for key, (d, shape) in _table(parcel.note).items()}
-        except (TypeError, ValueError) as error:
-            raise UploadRefused("the hello's table of tensors cannot be read") from error
-        self._compare(told, {key: form_of(tensor) for key, tensor in self.shared.items()})
+        self._compare(_table(parcel.note), {key: form_of(tensor) for key, tensor in self.shared.items()})
         return name
 
     def upload(self, parcel: wire.Parcel, round_: int, nonce: str) -> Upload:
@@ -141,12 +137,16 @@ def _expect(parcel: wire.Parcel, kind: str) -> None:
         raise UploadRefused(f"kind {parcel.kind!r} came where {kind!r} was asked for")
 
 
-def _table(note: wire.Note) -> dict[str, Any]:
-    table = json.loads(str(note["tensors"])) if "tensors" in note else None
-    if not isinstance(table, dict):
-        raise ValueError("no table")
-    return table
+def _table(note: wire.Note) -> dict[str, UploadForm]:
+    try:
+        table = dict(json.loads(str(note["tensors"])))
+        forms = {key: UploadForm(str(dtype), tuple(shape)) for key, (dtype, shape) in table.items()}
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UploadRefused("the hello's table of tensors cannot be read") from error
+    if not all(type(n) is int for form in forms.values() for n in form.shape):
+        raise UploadRefused("the hello's table has shapes that are not whole numbers")
+    return forms
 
 
 def _text(form: UploadForm) -> str:
-    return f"{form.dtype}{list(form.shape)}"
+    return f"{form.dtype:.20}{list(form.shape)!s:.80}"

@@ -9,23 +9,33 @@ audit.jsonl, audit.head     admissions, refusals, revocations and changes of the
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch import Tensor
 
 from fedctta.errors import UserError
-from fedctta.files import lock, make_writable, open_tensors, whole, write_tensors
+from fedctta.files import append, lock, make_writable, open_private, open_tensors, whole, write_tensors
 from fedctta.fleet.server import audit
 from fedctta.fleet.server.collaboration import Standing
+from fedctta.fleet.server.status_table import read_status
+
+log = logging.getLogger("fedctta.fleet")
 
 KEPT = 1000  # matrices
+LARGEST = 10 << 20  # bytes of the log of refusals
+
+
+class FolderTaken(UserError):
+    """Another server works in the folder."""
 
 
 @dataclass
@@ -45,6 +55,7 @@ class ServerProgress:
     free_again: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    empty_rounds: int = 0
 
 
 class Ledger:
@@ -62,7 +73,7 @@ class Ledger:
         parts = {"rows": standing.rows, "memory": standing.memory}
         flat = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
         header = {"fingerprint": self.fingerprint, "place": asdict(place)}
-        write_tensors(self.checkpoint, flat, "ledger", header, sync=True)
+        write_tensors(self.checkpoint, flat, "ledger", header, sync=True, private=True)
 
     def load(self, start: Standing) -> tuple[ServerProgress, Standing]:
         """Return the place and standing after the last closed round; before the first, `start`."""
@@ -88,13 +99,13 @@ class Ledger:
     def write_collaboration(self, round_: int, weights: Tensor, names: Sequence[str]) -> None:
         """Keep W of one round, with the devices of its rows; delete the oldest."""
         folder = self.folder / "collaboration"
-        write_tensors(folder / f"{round_:06}.safetensors", {"weights": weights.float()}, "names", list(names))
+        path = folder / f"{round_:06}.safetensors"
+        write_tensors(path, {"weights": weights.float()}, "names", list(names), private=True)
         (folder / f"{round_ - KEPT:06}.safetensors").unlink(missing_ok=True)
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Write the status, for people and monitors."""
-        with whole(self.folder / "status.json") as part:
-            part.write_text(json.dumps({**status, "written": time.time()}, indent=1) + "\n", encoding="utf-8")
+        _write_status(self.folder, status)
 
     def admit(self, round_: int, node: int, device: str, facts: dict[str, str]) -> None:
         """Record that a device takes part."""
@@ -105,26 +116,42 @@ class Ledger:
         audit.record(self.folder, "revoked", round=round_, node=str(node), device=device)
 
     def refuse(self, round_: int, node: int, device: str | None, reason: str, quarantined: bool = False) -> None:
-        """Add one line to the log of refusals."""
+        """Add one line to the log of refusals, which is of at most 2 x 10 MB; without room, the server's log has it."""
         line = {"time": time.time(), "round": round_, "node": str(node), "device": device, "reason": reason}
         line |= {"quarantined": True} if quarantined else {}
-        with self.refusals.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
-            log.flush()
-            os.fsync(log.fileno())
-        audit.record(self.folder, "refused", **{key: value for key, value in line.items() if key != "time"})
+        try:
+            with open_private(self.refusals, "a") as file:
+                append(file, json.dumps(line).encode() + b"\n", self.refusals)
+                os.fsync(file.fileno())
+            if self.refusals.stat().st_size > LARGEST:
+                self.refusals.replace(self.refusals.with_name(f"{self.refusals.name}.1"))
+            audit.record(self.folder, "refused", **{key: value for key, value in line.items() if key != "time"})
+        except (UserError, OSError) as error:
+            log.warning("a refusal is not written down: %s", error)
 
 
-def _lock(folder: Path) -> IO[bytes]:
+def write_failure(folder: Path, reason: str) -> None:
+    """Leave word of what only the user can put right, for the process that would otherwise try again for ever."""
+    _write_status(folder, {**read_status(folder), "doing": "failed", "reason": reason})
+
+
+def _write_status(folder: Path, status: dict[str, Any]) -> None:
+    with whole(folder / "status.json", private=True) as part:
+        part.write_text(json.dumps({**status, "written": time.time()}, indent=1) + "\n", encoding="utf-8")
+
+
+def _lock(folder: Path) -> io.FileIO:
     """Hold the folder for as long as this process lives: two servers would undo each other's rounds."""
-    return lock(folder / "lock", f"another server works in {folder}: end it, or choose another state folder")
+    return lock(
+        folder / "lock", FolderTaken(f"another server works in {folder}: end it, or choose another state folder")
+    )
 
 
 def at_work(folder: Path) -> bool:
     """Whether a server holds the folder now."""
     try:
         _lock(folder).close()
-    except UserError:
+    except FolderTaken:
         return True
     return False
 

@@ -33,7 +33,7 @@ def note_plan(plan: Plan, round_: int) -> None:
         log.info("plan changed: %s", "; ".join(f"{key} {old} -> {new}" for key, (old, new) in changes.items()))
     elif not before:
         audit.record(folder, "plan set", round=round_, plan=now)
-    with whole(folder / PLAN) as part:
+    with whole(folder / PLAN, private=True) as part:
         part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
 
 

@@ -53,6 +53,7 @@ class Reporter:
             "run": place.run,
             "round": place.round,
             "rounds": self.plan.rounds,
+            "empty_rounds": place.empty_rounds,
             "seconds_of_round": last.get("seconds", 0.0),
             "bytes_up": place.bytes_up,
             "bytes_down": place.bytes_down,

@@ -58,10 +58,11 @@ def headline(status: dict[str, Any]) -> str:
     why = f" ({status['why']})" if status.get("why") else ""
     silent = f", silent for {age:.0f} s" if age > 10 and status.get("doing") != "finished" else ""
     up, down = (int(status.get(key, 0)) / 1024 for key in ("bytes_up", "bytes_down"))
+    empty = f", {status['empty_rounds']} empty" if status.get("empty_rounds") else ""
     return (
         f"round {status.get('round', 0)} of {status.get('rounds', '?')}: {status.get('doing', '?')}{why}{silent};"
         f" last round {status.get('seconds_of_round', 0):.1f} s; {up:.0f} KB up, {down:.0f} KB down;"
-        f" {status.get('refused', 0)} refused"
+        f" {status.get('refused', 0)} refused{empty}"
     )
 
 

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from fedctta.fleet.flower import Array, ArrayRecord, Grid, Message, RecordDict
@@ -29,11 +31,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """A node's answer: packed bytes, or what went wrong on the way."""
+    """A node's answer: packed bytes, or what went wrong on the way; a message that is no answer is `unreadable`."""
 
     question: Question
     flat: NDArray[Any] | None
     error: str = ""
+    unreadable: bool = False
 
 
 class Questions:
@@ -69,7 +72,7 @@ class Questions:
             question = self._pending.pop(message.metadata.reply_to_message_id, None)
             if question is not None:
                 answers.append(_answer(question, message))
-        answers += [Answer(self._pending.pop(i), None, reason) for i, reason in self._broken.items()]
+        answers += [Answer(self._pending.pop(i), None, reason, True) for i, reason in self._broken.items()]
         self._broken.clear()
         patience = self._ttl + 30
         for message_id, question in list(self._pending.items()):
@@ -90,13 +93,16 @@ class Questions:
 
 
 # What Flower raises on objects that are not what they say; a broken connection is another matter.
-_UNREADABLE = (ValueError, TypeError, KeyError, MemoryError)
+_UNREADABLE = (ValueError, TypeError, KeyError, MemoryError, OverflowError, RecursionError, DecodeError)
 
 
 def _answer(question: Question, message: Message) -> Answer:
     if message.has_error():
-        return Answer(question, None, f"Flower's error {message.error.code}: {message.error.reason}")
+        return Answer(question, None, f"Flower's error {message.error.code}: {message.error.reason:.300}")
     try:
-        return Answer(question, message.content.array_records[PARCEL][PARCEL].numpy())  # Flower loads without pickles
-    except (*_UNREADABLE, OSError, EOFError) as error:
-        return Answer(question, None, f"the message holds no parcel ({type(error).__name__})")
+        flat = message.content.array_records[PARCEL][PARCEL].numpy()  # Flower loads without pickles
+    except Exception as error:  # nothing but the node's bytes is read here, and readers of formats raise anything
+        return Answer(question, None, f"the message holds no parcel ({type(error).__name__})", True)
+    if not isinstance(flat, np.ndarray):  # NumPy opens archives, too
+        return Answer(question, None, f"the message holds no parcel ({type(flat).__name__})", True)
+    return Answer(question, flat)

@@ -153,8 +153,9 @@ def _described(entry: Any) -> bool:
 
 
 def _sizes(shape: Iterable[Any]) -> bool:
-    # Bounded one by one: the product of a shape with a zero in it is zero, however large the others are.
-    return all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
+    # Without its zeros: the product of a shape with a zero in it is zero, however large the others are.
+    sizes = list(shape)
+    return all(type(n) is int and n >= 0 for n in sizes) and math.prod(n or 1 for n in sizes) < 1 << 40
 
 
 def _text(value: Any) -> bool:
