@@ -5,6 +5,8 @@ from __future__ import annotations
 import configparser
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import click
@@ -41,6 +43,20 @@ def test_units_call_commands_that_exist(name):
     assert service["RestartPreventExitStatus"] == str(UserError.code)
     assert service["RestartForceExitStatus"] == str(NoRoom.code)
     assert float(service["RestartSec"]) > 10 / 5  # else systemd gives up after 5 starts within 10 seconds
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+@pytest.mark.parametrize("name", ["server", "device@", "node@"])
+def test_systemd_understands_the_units(tmp_path, name):
+    """With a program that is there in the place of fedctta's, which need not be installed."""
+    text = (DEPLOY / "systemd" / f"fedctta-{name}.service").read_text()
+    unit = tmp_path / f"fedctta-{name}.service"
+    unit.write_text(text.replace("/opt/fedctta/bin/fedctta", shutil.which("true")))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    unit.write_text(text)  # it does look
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert Path("/opt/fedctta/bin/fedctta").exists() or "not executable" in done.stderr
 
 
 def test_the_containers_call_commands_that_exist_and_open_one_port():
