@@ -1,6 +1,6 @@
 """The one Flower app of a fleet, and the signature that nodes ask for.
 
-    app.key         the Ed25519 key that signs; who holds it can run any code on all nodes: store it with ca.key
+    app.key         the Ed25519 key that signs; nodes answer to what it has signed: store it with ca.key
     app.fab         the app as Flower packs it: it names two objects of this package and has no code of its own
     app.json        its signature, which the SuperLink sends to nodes along with it
     trusted.yaml    what a node believes: it answers only to apps that the key in this file has signed
