@@ -7,7 +7,7 @@ from math import log, sqrt
 import pytest
 import torch
 
-from fedctta.core.appearance import ALONE, GREY, NUMBERS, ROWS, answer, appearance, of_batch
+from fedctta.core.appearance import ALONE, GREY, LAGS, NUMBERS, ROWS, STEADY, answer, appearance, of_batch
 
 
 def images(count=6, side=16, seed=0):
@@ -92,3 +92,24 @@ def test_a_batch_is_the_mean_and_variance_over_images():
     torch.testing.assert_close(mean, looks.mean(0))
     torch.testing.assert_close(variance, looks.var(0))
     assert of_batch(x[:1])[1].tolist() == [ALONE] * NUMBERS
+
+
+def test_series_by_their_definition():
+    x = torch.randn(2, 7, 40, generator=torch.Generator().manual_seed(0)).double()
+    rows = torch.tensor(ROWS, dtype=torch.float64)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    table = torch.zeros(2, 3, 3, dtype=torch.float64)
+    for u, group in enumerate((slice(0, 3), slice(3, 5), slice(5, 7))):
+        for v, lag in enumerate(LAGS):
+            table[:, u, v] = (x[:, group, lag:] - x[:, group, :-lag]).square().mean((1, 2))
+    found = appearance(x)
+    expected = torch.einsum("au,bv,nuv->nab", rows, rows, (table + STEADY**2).log()).flatten(1)
+    torch.testing.assert_close(found[:, :9], expected)
+    torch.testing.assert_close(found[:, 9], (x.mean(2).square().mean(1) + STEADY**2).log())
+
+
+@pytest.mark.parametrize(("channels", "time"), [(1, 50), (2, 3), (4, 1)])
+def test_short_series_with_few_channels_have_looks(channels, time):
+    looks = appearance(torch.randn(3, channels, time, generator=torch.Generator().manual_seed(0)))
+    assert looks.shape == (3, NUMBERS)
+    assert looks.isfinite().all()

@@ -41,19 +41,31 @@ def test_a_model_without_is_predicted_as_it_is():
     torch.testing.assert_close(model(x), module(x))
 
 
-def test_images_that_the_default_cannot_take_are_predicted_without_adapting():
-    module = make(nn.BatchNorm2d(4)).eval()
-    x = 4 * torch.randn(4, 3, 8, 8)
+def test_inputs_that_the_default_cannot_take_are_predicted_without_adapting():
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
+    x = torch.randn(4, 5)
     model = fedctta.adapt(module)
-    with pytest.warns(UserWarning, match="values from 0 to 1 .* normalise inside the module.* without adapting"):
+    with pytest.warns(UserWarning, match="looks at images .* or series .* without adapting"):
         logits = model(x)
     torch.testing.assert_close(logits, module(x))
     assert model.adapter.name == "none"
 
 
+def test_the_default_takes_images_of_any_range_and_channels_and_series():
+    for shape, norm in (((4, 3, 8, 8), nn.BatchNorm2d(4)), ((4, 1, 8, 8), nn.BatchNorm2d(4)), ((4, 6, 50), None)):
+        first = nn.Conv2d(shape[1], 4, 3) if norm else nn.Conv1d(shape[1], 4, 3)
+        pool = nn.AdaptiveAvgPool2d(1) if norm else nn.AdaptiveAvgPool1d(1)
+        model = fedctta.adapt(
+            nn.Sequential(first, norm or nn.BatchNorm1d(4), nn.ReLU(), pool, nn.Flatten(), nn.Linear(4, 3))
+        )
+        for seed in range(3):
+            assert model(4 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).isfinite().all()
+        assert model.adapter.name == "recall"
+
+
 def test_a_method_that_was_asked_for_does_not_give_way():
-    x = 4 * torch.randn(4, 3, 8, 8)
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     for given in ({"method": "recall"}, {"domains": 8}):
-        with pytest.raises(fedctta.errors.UserError, match="values from 0 to 1"):
-            fedctta.adapt(make(nn.BatchNorm2d(4)), **given)(x)
+        with pytest.raises(fedctta.errors.UserError, match="looks at images"):
+            fedctta.adapt(module, **given)(torch.randn(4, 5))
     assert fedctta.adapt(make(nn.BatchNorm2d(4)), domains=8).adapter.domains == 8

@@ -18,7 +18,8 @@ from fedctta.errors import UserError
 PARAMETERS = {"eata": {"images": 4}, "fedthe": {"images": 4}, "atp": {"rates": "0.01"}, "t3a": {"supports": 3}}
 REFUSALS = re.compile(
     r"adapter '[a-z0-9-]+' ("
-    r"works on colour pictures \[batch, 3, height, width\] and a batch has input_ids of 6 and attention_mask of 6"
+    r"(works on colour pictures \[batch, 3, height, width\]|looks at images \[.*\] or series \[.*\])"
+    r" and a batch has input_ids of 6 and attention_mask of 6"
     r"|needs BatchNorm layers and this model has none)"
     r": use (recall\.inner=tent or )?adapter [a-z0-9-]+(, [a-z0-9-]+)* or [a-z0-9-]+"
 )

@@ -331,5 +331,5 @@ def test_the_sensor_has_no_rows_of_methods_for_pictures() -> None:
     cells = loaded.cells(loaded.panels[0], quick=False, more={}).values()
     assert not any(adapters.classes()[cell.adapter].pictures for cell in cells)
     assert not any(aggregators.classes()[cell.aggregator].pictures for cell in cells)
-    for told in (aggregators.classes()["kin"], adapters.classes()["recall"], adapters.classes()["cotta"]):
+    for told in (adapters.classes()["cotta"], adapters.classes()["memo"]):
         assert told.pictures  # as the note says

@@ -99,6 +99,21 @@ def test_methods_for_colour_pictures_are_refused_in_one_line(kind):
                 play(kind, **{key: name})
 
 
+@pytest.mark.parametrize("kind", ["series", "float", "grey"])
+@pytest.mark.parametrize("lift", ["loop", "vmap"])
+def test_methods_that_look_take_images_and_series(kind, lift):
+    for methods in ({"adapter": "recall", "aggregator": "recall"}, {"adapter": "bn", "aggregator": "kin"}):
+        (record,) = play(kind, **methods, lift=lift)
+        assert record.class_seen.sum() > 0
+
+
+def test_methods_that_look_refuse_tables():
+    for key, name in (("adapter", "recall"), ("aggregator", "kin")):
+        said = rf"^{key} {name} looks at images or series and an image of these data is float \[.*\]: use {key} "
+        with pytest.raises(UserError, match=said):
+            play("table", **{key: name})
+
+
 def test_floats_with_channels_last_do_not_fit_and_that_is_said():
     data = Domains(("a",), {"a": np.zeros((4, 7, 8, 3), np.float32)})
     with pytest.raises(UserError, match=r"cannot take images of 7x8x3.*; choose one that fits"):

@@ -30,6 +30,7 @@ class Adapter:
     title: ClassVar[str]  # in tables; without one, the name
     without_images: ClassVar[str] = ""  # a parameter=value with which it asks for no images of the source
     pictures: ClassVar[bool] = False  # True: works on colour pictures [B, 3, H, W] in [0, 1] only
+    looks: ClassVar[bool] = False  # True: looks at images [B, C, H, W] or series [B, C, T]
     colour: ClassVar[str] = ""  # in figures, as #rrggbb; without one, the next that is free
     adapts: ClassVar[bool] = True  # False: predicts with the source model, so that there is nothing to share
     needs: ClassVar[tuple[Need, ...]] = ()  # of a model, with default parameters

@@ -57,7 +57,7 @@ class Recall(Adapter):
     name: ClassVar[str] = "recall"
     title: ClassVar[str] = "Recall"
     needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)  # without an inner method
-    pictures: ClassVar[bool] = True
+    looks: ClassVar[bool] = True
     waits: ClassVar[bool] = False
     reviews: ClassVar[bool] = True
     domains: int = 32  # in the book

@@ -67,6 +67,7 @@ class Aggregator:
     title: ClassVar[str]  # in tables; without one, the name
     without_images: ClassVar[str] = ""  # a parameter=value with which it asks for no images of the source
     pictures: ClassVar[bool] = False  # True: works on colour pictures [B, 3, H, W] in [0, 1] only
+    looks: ClassVar[bool] = False  # True: looks at images [B, C, H, W] or series [B, C, T]
     colour: ClassVar[str] = ""  # in figures, as #rrggbb; without one, the next that is free
     baseline: ClassVar[bool] = False  # True: stands above the methods in tables
     communicates: ClassVar[bool] = True  # False: nothing is sent, W is the identity

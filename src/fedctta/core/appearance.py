@@ -7,7 +7,12 @@ With l the mean over an image's channels, c the rest of every channel, and k_uv 
     f_ab = sum_uv (k_ab)_uv log(e_uv + g^2)                                               a, b = 0, 1, 2
     f_9  = log(mean over pixels and channels of |grad c|^2 + g^2)                         how colours change
 
-g is one grey level of 255. Logarithms of power are nearly normal over images, and using the rows again on their 3 x 3
+g is one grey level of 255. Of series with channels in three groups of neighbours, and lags of 1, 4 and 16 steps:
+
+    e_uv = mean over time and the channels of group u of (x(t + lag_v) - x(t))^2         power at three speeds
+    f_9  = log(mean over channels of (mean over time)^2 + g^2)                           how far from zero, g = 0.01
+
+Logarithms of power are nearly normal over images, and using the rows again on their 3 x 3
 table makes them nearly uncorrelated, so that a mean and a variance of each number say what a batch looks like and how
 sure that is.
 """
@@ -23,11 +28,19 @@ from torch.nn import functional as F
 NUMBERS = 10
 ROWS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 GREY = 1 / 255
+SERIES = 3  # axes of a batch of series
+LAGS = (1, 4, 16)
+STEADY = 0.01
 ALONE = 1.0  # the variance over images that a single image is taken to show
 
 
 def appearance(x: Tensor) -> Tensor:
-    """Return f[B, 10] of images x[B, C, H, W] in [0, 1]."""
+    """Return f[B, 10] of images x[B, C, H, W], or of series x[B, C, T]."""
+    return of_series(x) if x.ndim == SERIES else of_images(x)
+
+
+def of_images(x: Tensor) -> Tensor:
+    """Return f[B, 10] of images x[B, C, H, W]."""
     light = x.mean(1, keepdim=True)
     pixels = light[0].numel()
     down = torch.cat(answer(F.pad(light, (1, 1, 1, 1), mode="replicate"), 2), 1)  # [B, 3, H, W + 2]
@@ -40,6 +53,20 @@ def appearance(x: Tensor) -> Tensor:
     change = _power(colour.diff(dim=3), (1, 2, 3)) + _power(colour.diff(dim=2), (1, 2, 3))
     change = (change / x[0].numel() + GREY**2).log()
     return torch.cat([table @ rows[1], change.unsqueeze(1)], 1)
+
+
+def of_series(x: Tensor) -> Tensor:
+    """Return f[B, 10] of series x[B, C, T]."""
+    channels, time = x.shape[1:]
+    x = x if channels >= 3 else x[:, [0, channels // 2, channels - 1]]
+    x = x if time > 1 else x.expand(-1, -1, 2)
+    lags = [min(lag, x.shape[2] - 1) for lag in LAGS]
+    steps = [(x[:, :, lag:] - x[:, :, :-lag]).square().mean(2).tensor_split(3, 1) for lag in lags]
+    table = [step[group].mean(1) for group in range(3) for step in steps]
+    level = x.mean(2).square().mean(1)
+    _, rows = _rows(x.device, x.dtype)
+    floor = STEADY**2
+    return torch.cat([(torch.stack(table, 1) + floor).log() @ rows, (level + floor).log().unsqueeze(1)], 1)
 
 
 def answer(t: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:

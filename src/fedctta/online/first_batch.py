@@ -25,6 +25,17 @@ def check_first_batch(network: Network, adapter: Adapter, x: Inputs) -> None:
     adapter.check(network, max(2, rows))  # the pass has shown whether the classifier is what it looks like
     if adapter.pictures:
         _check_pictures(adapter, x)
+    elif adapter.looks:
+        _check_looks(adapter, x)
+
+
+def _check_looks(adapter: Adapter, x: Inputs) -> None:
+    if not isinstance(x, Tensor) or x.dim() not in (3, 4):
+        able = either(name for name, cls in adapters.classes().items() if not cls.pictures and not cls.looks)
+        raise UserError(
+            f"adapter {adapter.name!r} looks at images [batch, channels, height, width] or series [batch, channels,"
+            f" time] and a batch has {describe(x)}: use adapter {able}"
+        )
 
 
 def _check_pictures(adapter: Adapter, x: Inputs) -> None:

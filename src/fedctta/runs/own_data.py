@@ -15,19 +15,20 @@ from fedctta.streams import Stream
 
 
 def refuse_other_inputs(stream: Stream, adapter: Adapter, aggregator: Aggregator) -> None:
-    """Refuse methods that work on colour pictures only (they change colours, or look at them) for anything else."""
+    """Refuse methods for data that they cannot look at, or whose colours they cannot change."""
     data = stream.data
     if data.pictures and stream.shape[-1] == 3:
         return
     pairs: tuple[tuple[str, Adapter | Aggregator, Registry], ...]  # type: ignore[type-arg]
     pairs = (("adapter", adapter, adapters), ("aggregator", aggregator, aggregators))
+    seen = data.pictures or len(stream.shape) in (2, 3)  # images [H, W, C] or [C, H, W], or series [C, T]
     for kind, method, registry in pairs:
-        if method.pictures:
-            able = [name for name, cls in registry.classes().items() if not cls.pictures]
+        if method.pictures or (method.looks and not seen):
+            able = [n for n, cls in registry.classes().items() if not cls.pictures and (seen or not cls.looks)]
             form = f"{'uint8' if data.pictures else 'float'} {list(stream.shape)}"
+            works = "works on colour pictures" if method.pictures else "looks at images or series"
             raise UserError(
-                f"{kind} {method.name} works on colour pictures and an image of these data is {form}: use {kind}"
-                f" {either(able)}"
+                f"{kind} {method.name} {works} and an image of these data is {form}: use {kind} {either(able)}"
             )
 
 

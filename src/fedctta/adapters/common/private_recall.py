@@ -7,6 +7,7 @@ guaranteed). What the server sends joins the device's exact book as before; its 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ MIN_IMAGES = 500  # in a released sum, where no number is asked for
 class PrivateRecall(Recall):
     """Recall whose uploads are noisy; `noise` is in sensitivities of all that is ever sent of one image."""
 
+    pictures: ClassVar[bool] = True  # the proof bounds what one of them looks like
     noise: float = 1.0
     min_images: int = MIN_IMAGES
 

@@ -57,8 +57,8 @@ class Kin(Aggregator):
     """Find out from the look of batches which clients share a domain, and remember every domain's statistics."""
 
     name: ClassVar[str] = "kin"
-    pictures: ClassVar[bool] = True
     title: ClassVar[str] = "Kin"
+    looks: ClassVar[bool] = True
     domains: int = 32
     hazard: float = 0.1
     tolerance: float = 0.01
