@@ -34,6 +34,7 @@ from fedctta.fleet.transport.flower_messages import Questions
 SHARED = {"norm.running_mean": torch.zeros(3), "norm.running_var": torch.ones(3)}
 SIGNALS = {"indicator": torch.zeros(5)}
 TABLE = json.dumps({name: form_of(tensor) for name, tensor in SHARED.items()})
+TERMS = {"weights": "ab", "adapter": "bn", "adapter_parameters": "{}", "version": "0.8.0"}
 NODE = 7
 FEW, MANY = 150, 10_000
 
@@ -42,7 +43,7 @@ class Server:
     """The server's half of a dialogue with one device, whose next answer is what `say` makes of the request."""
 
     def __init__(self, folder):
-        examiner = Examiner(SHARED, SIGNALS, frozenset({"norm.running_var"}), "bn", limit=1 << 16)
+        examiner = Examiner(SHARED, SIGNALS, frozenset({"norm.running_var"}), TERMS, limit=1 << 16)
         plan = Plan(retry=0.0, quarantine=10**9)
         self.post = Questions(InProcessGrid({NODE: self._answer}), ttl=60)
         self.ledger = Ledger(folder, "fuzz")
@@ -89,7 +90,7 @@ def flat_reply(message, flat):
 def honest(request):
     """The parcel that an honest device answers."""
     if request.kind == "hello":
-        return wire.Parcel("hello", request.round, {"device": "device", "adapter": "bn", "tensors": TABLE})
+        return wire.Parcel("hello", request.round, {"device": "device", **TERMS, "tensors": TABLE})
     arrays = {f"own.{name}": tensor.numpy() for name, tensor in SHARED.items()}
     arrays |= {f"signal.{name}": tensor.numpy() for name, tensor in SIGNALS.items()}
     return wire.Parcel("upload", request.round, {"nonce": request.note["nonce"]}, arrays)

@@ -80,7 +80,7 @@ class Gate:
         try:
             answer = await self._client.post(_path(request).decode("ascii"), headers=headers, content=request.body)
         except self._failures:
-            return 502, [], b""
+            return 503, [], b""  # not 502, after which nodes of Flower 1.40 give up
         if answer.status_code == 500:
             # Its disk is full, say. After a 500 Flower's node sends no heartbeat ever again, and is called absent for
             # good though it lives; after a 503 it tries again.
