@@ -45,7 +45,7 @@ server {{
         proxy_ssl_name localhost;
         proxy_read_timeout 120s;
         proxy_request_buffering on;
-        # After a 500 a node sends no heartbeat ever again, after a 502 one of Flower 1.40 ends; after a 503 it tries again.
+        # After a 500 a node sends no heartbeat ever again, after a 502 one of Flower 1.40 ends; a 503 it survives.
         proxy_intercept_errors on;
         error_page 500 502 =503 @again;
     }}
