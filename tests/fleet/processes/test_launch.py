@@ -31,16 +31,32 @@ def test_server_and_devices_see_one_experiment(tmp_path, devices):
     assert {"--lockstep", "bn.momentum=0.5"} <= set(words)
 
 
-def test_wrong_words_start_nothing(tmp_path):
-    with pytest.raises(UserError, match="clusters"):
-        up(Tryout(tmp_path / "a", 2, run={"niid.clusters": 9}), lambda *_: None)
-    with pytest.raises(UserError, match="robust=median has no effect on ugsa"):
-        up(Tryout(tmp_path / "c", 2, run={"aggregator": "ugsa", "robust": "median"}), lambda *_: None)
-    assert not [*tmp_path.glob("*/logs"), *tmp_path.glob("*/keys")]
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "fleet.toml").write_text("[fleet]\n")
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"run": {"niid.clusters": 9}}, "clusters"),
+        ({"run": {"nonsense": 1}}, "unknown key"),
+        ({"run": {"weights": "missing.pt"}}, "no weights at missing.pt"),
+        ({"run": {"aggregator": "ugsa", "robust": "median"}}, "robust=median has no effect on ugsa"),
+        ({"run": {"aggregator": "oracle"}}, "nothing for a server to do"),
+        ({"run": {"adapter": "recall", "aggregator": "recall"}, "lockstep": True}, "lock-step has no effect"),
+        ({"fleet": {"quorum": 2.0}}, "quorum=2.0"),
+        ({"devices": 0}, "--devices 0 must be at least 1"),
+        ({"rounds": 0}, "--rounds 0 must be at least 1"),
+        ({"pace": -1.0}, "--pace -1.0 must be at least 0"),
+    ],
+)
+def test_wrong_words_write_and_start_nothing(tmp_path, words, reason):
+    with pytest.raises(UserError, match=reason):
+        up(Tryout(tmp_path / "out", **{"devices": 2, **words}), lambda *_: None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_another_fleet_stays_as_it_is(tmp_path):
+    (tmp_path / "fleet.toml").write_text("[fleet]\n")
     with pytest.raises(UserError, match="another fleet"):
-        up(Tryout(tmp_path / "b"), lambda *_: None)
+        up(Tryout(tmp_path), lambda *_: None)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["[fleet]\n"]
 
 
 def test_only_free_running_devices_have_a_pace(tmp_path):

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from fedctta.errors import UserError
-from fedctta.files import make_writable, whole
+from fedctta.files import require_writable, whole
 from fedctta.fleet.methods import choose_methods
 from fedctta.fleet.processes import process_specs
 from fedctta.fleet.processes.process_specs import Link
 from fedctta.fleet.processes.serve import Watch, lead, start_server
 from fedctta.fleet.processes.supervisor import Supervisor
-from fedctta.fleet.server.plan import load_plan, write_plan
+from fedctta.fleet.server.plan import build, make_plan, write_plan
 from fedctta.fleet.transport.certificates import make_keys
 from fedctta.fleet.transport.framing import LONGEST_PATH
 from fedctta.models import model_for
@@ -49,6 +49,11 @@ class Tryout:
     insecure: bool = False
     pace: float = 1.0  # seconds per batch of free-running devices; in lock-step the server sets the pace
 
+    def __post_init__(self) -> None:
+        for key, least in (("devices", 1), ("rounds", 1), ("pace", 0)):
+            if not getattr(self, key) >= least:
+                raise UserError(f"--{key} {getattr(self, key)} must be at least {least}")
+
     @property
     def words(self) -> dict[str, Any]:
         """The words of [run], with the data a try-out has by default; few devices make few clusters."""
@@ -57,19 +62,34 @@ class Tryout:
             usual[f"{NIID.name}.clusters"] = self.devices
         return choose_methods({**usual, **self.run}, self.lockstep)
 
-    def plan(self) -> str:
-        """The text of the plan."""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The words of [fleet]."""
         usual = {"state": "server", "rounds": self.rounds, "devices": self.devices, "max_devices": self.devices}
         usual |= {"lockstep": self.lockstep, "deadline": 300.0 if self.lockstep else 30.0, "patience": 600.0}
-        return write_plan({**usual, **self.fleet}, self.words)
+        return {**usual, **self.fleet}
+
+    def plan(self) -> str:
+        """The text of the plan."""
+        return write_plan(self.settings, self.words)
+
+    def check(self) -> None:
+        """Refuse what devices or server would refuse, without writing or starting anything."""
+        plan = make_plan(self.settings, self.words)
+        check_parts(plan.experiment, torch.device("cpu"), Cache())
+        build(plan)
 
 
 def up(tryout: Tryout, watch: Watch) -> dict[str, Any]:
     """Start everything, play all rounds, end everything; return the server's last status."""
     out = tryout.out.resolve()
-    make_writable(out)
-    plan = _write_plan(out / "fleet.toml", tryout.plan())
-    check_parts(load_plan(plan).experiment, torch.device("cpu"), Cache())  # before anything is started
+    require_writable(out)
+    plan, text = out / "fleet.toml", tryout.plan()
+    if plan.exists() and plan.read_text(encoding="utf-8") != text:
+        raise UserError(f"{plan} is of another fleet: choose another --out, or repeat its words to continue it")
+    tryout.check()
+    with whole(plan) as part:
+        part.write_text(text, encoding="utf-8")
     keys = None if tryout.insecure else out / "keys"
     if keys is not None and not keys.exists():
         make_keys(keys, (), tryout.devices)
@@ -96,15 +116,6 @@ def _let_devices_end(supervisor: Supervisor, seconds: float = 10.0) -> None:
     while time.monotonic() < until and any(t.part.finite and t.state == "running" for t in supervisor.tended.values()):
         time.sleep(0.2)
         supervisor.tend()
-
-
-def _write_plan(path: Path, text: str) -> Path:
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise UserError(f"{path} is of another fleet: choose another --out, or repeat its words to continue it")
-    with whole(path) as part:
-        part.write_text(text, encoding="utf-8")
-    load_plan(path)
-    return path
 
 
 def _device_words(tryout: Tryout, name: str, k: int, door: Path) -> list[str]:
