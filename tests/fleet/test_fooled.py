@@ -24,6 +24,7 @@ from ordeal import Ordeal
 
 from fedctta.data.shapes import KINDS
 from fedctta.fleet.processes import process_specs
+from fedctta.fleet.processes.leftovers import find
 from fedctta.fleet.processes.process_specs import Link, ProcessSpec, environment, executable, free_port
 from fedctta.fleet.processes.serve import _restart, start_server
 from fedctta.fleet.processes.supervisor import Supervisor
@@ -160,6 +161,7 @@ def test_a_node_runs_no_foreign_app_even_if_the_superlink_does(tmp_path):
         assert "could not be verified" in log.read_text()
         assert listening(supervisor.tended["superlink"].process.pid)
         assert not listening(supervisor.tended["node-device-0"].process.pid)  # no port for other users of the machine
+    assert not find(str((tmp_path / "logs").resolve() / "fleet"))  # nor is the stranger's ServerApp left behind
 
 
 def test_a_key_speaks_for_its_own_name_only(tmp_path):

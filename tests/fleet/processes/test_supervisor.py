@@ -17,7 +17,7 @@ from fedctta.fleet.processes.supervisor import Supervisor
 FOREVER = "import time\nprint('here', flush=True)\ntime.sleep(60)"
 PARENT = f"""
 import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", {FOREVER!r}])
+child = subprocess.Popen([sys.executable, "-c", {FOREVER!r}], start_new_session=SESSION)
 print(child.pid, flush=True)
 time.sleep(60)
 """
@@ -74,13 +74,14 @@ def test_a_finite_part_is_done_when_it_ends_well_and_restarted_otherwise(tmp_pat
             wait_for(lambda: False, supervisor)
 
 
-def test_children_end_too(tmp_path, monkeypatch):
+@pytest.mark.parametrize("session", [False, True])  # Flower starts an app in a session of its own
+def test_children_end_too(tmp_path, monkeypatch, session):
     monkeypatch.setattr(module, "GRACE", 2.0)
     children = []
 
     def trouble():
         with Supervisor(tmp_path) as supervisor:
-            supervisor.start(python("parent", PARENT))
+            supervisor.start(python("parent", PARENT.replace("SESSION", str(session))))
             wait_for(lambda: (tmp_path / "parent.log").read_text().strip())
             children.append(int((tmp_path / "parent.log").read_text().split()[0]))
             assert supervisor.memory("parent") > 2**20
@@ -88,7 +89,7 @@ def test_children_end_too(tmp_path, monkeypatch):
 
     with pytest.raises(RuntimeError, match="trouble"):
         trouble()
-    wait_for(lambda: not alive(children[0]))
+    assert not alive(children[0])
 
 
 def test_sigterm_ends_the_block(tmp_path):
@@ -133,6 +134,7 @@ def test_logs_are_bounded_and_go_on(tmp_path, monkeypatch):
             supervisor.tend()
             assert log.stat().st_size < 50_000
             assert last.stat().st_size > 50_000
+            assert last.stat().st_mode & 0o777 == 0o600
             time.sleep(0.02)
         wait_for(lambda: log.stat().st_size > 2000)
     assert set(log.read_text().splitlines()[1:]) == {"x" * 999}  # no hole where the old content was

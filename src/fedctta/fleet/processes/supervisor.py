@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from fedctta.errors import UserError
-from fedctta.files import lock, open_private
+from fedctta.files import lock, make_writable, open_private
 from fedctta.fleet.processes.guard import GRACE, Guard, signal_group
 from fedctta.fleet.processes.leftovers import MARK, end_leftovers
 from fedctta.fleet.processes.process_specs import ProcessSpec
@@ -38,7 +38,9 @@ def rotate(path: Path) -> None:
     with contextlib.suppress(OSError):
         if path.stat().st_size > LARGEST:
             with contextlib.suppress(OSError):  # a full disk: then the old one is lost, and there is room again
-                shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+                kept = path.with_name(f"{path.name}.1")
+                open_private(kept, "w").close()
+                shutil.copyfile(path, kept)
             os.truncate(path, 0)
 
 
@@ -64,7 +66,7 @@ class Supervisor:
     """Keeps parts running for the length of a `with` block. Ctrl-C and SIGTERM end the block."""
 
     def __init__(self, logs: Path, name: str = "fleet") -> None:
-        logs.mkdir(parents=True, exist_ok=True)
+        make_writable(logs)
         self._logs, self._name = logs, name
         self._mark = str(logs.resolve() / name)
         self._rotated = time.monotonic()
@@ -90,6 +92,7 @@ class Supervisor:
     ) -> None:
         try:
             self.stop()
+            end_leftovers(self._mark, GRACE)  # what parts have started in sessions of their own
         finally:
             self._guard.dismiss()
             self._lock.close()
