@@ -22,6 +22,7 @@ def test_it_adds_up_what_a_public_accountant_adds_up(tmp_path):
     assert accountant.releases == 30
     assert accountant.epsilon == pytest.approx(4.216836, rel=1e-6)
     assert json.loads((tmp_path / "privacy.json").read_text())["epsilon"] == pytest.approx(4.216836, rel=1e-6)
+    assert (tmp_path / "privacy.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_budget_ends_it_and_a_restart_does_not_help(tmp_path):

@@ -67,7 +67,7 @@ class Accountant:
             raise BudgetSpent(f"--budget {self._budget:g} is spent after {self.releases} uploads")
         told = {"releases": self.releases + 1, "ratio_squared": squared, "delta": self._delta}
         told["epsilon"] = epsilon_of(sqrt(squared), self._delta)
-        with whole(self._path) as part:
+        with whole(self._path, private=True) as part:
             part.write_text(json.dumps(told) + "\n", encoding="utf-8")
             with part.open("rb") as file:
                 os.fsync(file.fileno())
