@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -65,6 +66,9 @@ def test_a_node_must_know_whose_app_it_runs(tmp_path):
     words = ["node", "--socket", "d.sock", "--ca", str(tmp_path / "k" / "ca.crt"), "--key", "x.key"]
     with pytest.raises(UserError, match=r"trusted\.yaml is missing"):
         call(*words)
+    make_keys(tmp_path / "new", [], 1)
+    with pytest.raises(UserError, match=r"cannot read x\.key"):
+        call(*words[:4], str(tmp_path / "new" / "ca.crt"), *words[5:])
     make_keys(tmp_path / "old", [], 1, days=0)
     with pytest.raises(UserError, match="ended on"):
         call(*words[:4], str(tmp_path / "old" / "ca.crt"), *words[5:])
@@ -139,14 +143,18 @@ def test_status_survives_torn_lines_and_names_that_look_like_markup(tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["watch", "OUT"], r"no status\.json"),
+        (["watch", "OUT"], "no folder .*out"),
+        (["status", "OUT"], "no folder .*out"),
         (["watch", "OUT", "--listen", "0.0.0.0:9095"], "--insist"),
-        (["audit", "OUT"], r"no status\.json"),
+        (["audit", "OUT"], "no folder .*out"),
+        (["keys", "--out", "OUT", "--revoke", "x"], "out is not there"),
         (["node", "--socket", "d.sock"], "needs --ca and --key"),
         (["node", "--socket", "d.sock", "--server", "10.0.0.1:1", "--insecure"], "--insist"),
         (["node", "--socket", "d.sock", "--server", "nonsense"], "HOST:PORT"),
         (["server", "PLAN", "--listen", "0.0.0.0:1", "--insecure"], "--insist"),
         (["server", "PLAN"], "needs --keys"),
+        (["server", "PLAN", "--keys", "OUT"], "out is not there"),
+        (["server", "PLAN", "--listen", "127.0.0.1:99999", "--insecure"], "HOST:PORT"),
         (["up", "aggregator=fedavg,fedctta"], "aggregator has 2 values and a fleet takes one"),
         (["up", "--out", "OUT", "nonsense=1"], "unknown key"),
     ],
@@ -158,6 +166,18 @@ def test_refusals(tmp_path, words, reason):
     places = {"PLAN": str(plan), "OUT": str(tmp_path / "out")}
     with pytest.raises(UserError, match=reason):
         call(*(places.get(word, word) for word in words))
+    assert list(tmp_path.iterdir()) == [plan]
+
+
+def test_a_port_that_is_taken_makes_no_folder(tmp_path):
+    pytest.importorskip("flwr")
+    plan = tmp_path / "fleet.toml"
+    plan.write_text('[run]\ndataset = "shapes-c"\n')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(UserError, match="cannot listen at"):
+            call("server", str(plan), "--insecure", "--port", port, "--out", str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == [plan]
 
 
 def test_without_flower(monkeypatch):

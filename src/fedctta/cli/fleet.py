@@ -109,7 +109,7 @@ def server(
     plan: Annotated[Path, typer.Argument(help="The plan, a TOML file with [fleet] and [run].")],
     keys_folder: Annotated[Path | None, typer.Option("--keys", help="Folder made by `fedctta fleet keys`.")] = None,
     listen: Annotated[str, typer.Option(help="HOST:PORT at which nodes reach the gate.")] = "127.0.0.1:9092",
-    port: Annotated[int, typer.Option(help="The SuperLink's port, on loopback.")] = 8080,
+    port: Annotated[int, typer.Option(help="The SuperLink's port, on loopback.", min=1, max=65535)] = 8080,
     folder: Annotated[Path, typer.Option("--out", help="Folder for logs and Flower's files.")] = Path("server"),
     insecure: Insecure = False,
     insist: Insist = False,
@@ -119,7 +119,7 @@ def server(
     Example: fedctta fleet server fleet.toml --keys keys --listen 0.0.0.0:9092
     """
     from fedctta.fleet.processes.process_specs import Link, check_insecure
-    from fedctta.fleet.processes.serve import lead, start_server
+    from fedctta.fleet.processes.serve import lead, require_ports, start_server
     from fedctta.fleet.processes.supervisor import Supervisor
     from fedctta.fleet.server.conductor import check_place
     from fedctta.fleet.server.plan import build, load_plan
@@ -134,6 +134,8 @@ def server(
     names = sorted(key.stem for key in public.glob("*.pub")) if isinstance(public, Path) else []
     if keys_folder is not None:
         _remind(keys_folder / "server.crt", keys_folder / "ca.crt")
+    if not folder.exists():  # no earlier command can hold the ports, and a refusal makes no folder
+        require_ports(link, (host, outer))
     state = Path(load_plan(plan).state)
     with Supervisor(folder / "logs") as supervisor, Live(err, state / "server.log") as live:
         try:
@@ -165,6 +167,7 @@ def node(
     from fedctta.fleet.processes.process_specs import Link, check_insecure
     from fedctta.fleet.processes.process_specs import node as node_spec
     from fedctta.fleet.processes.supervisor import Supervisor
+    from fedctta.fleet.transport.certificates import read_node_key
 
     _need_flower()
     host, outer = _host_and_port(link)
@@ -175,13 +178,14 @@ def node(
     place = Link(host, outer, None if insecure or ca is None else ca.resolve().parent)
     if ca is not None and ca.name != "ca.crt":
         raise UserError(f"--ca {ca} must be called ca.crt: rename it")
-    if ca is not None and not insecure:
+    if ca is not None and key is not None and not insecure:
         _remind(ca)
         if not ca.with_name("trusted.yaml").is_file():
             raise UserError(
                 f"{ca.with_name('trusted.yaml')} is missing, which says whose app a node runs: copy it from the folder"
                 " of keys, where `fedctta fleet keys --renew` makes it"
             )
+        read_node_key(key)
     part = node_spec(place, name, socket.resolve(), key and key.resolve())
     with Supervisor(folder / "logs", part.name) as supervisor:
         supervisor.start(part)
@@ -287,7 +291,7 @@ def proxy(
 
 def _host_and_port(place: str) -> tuple[str, int]:
     host, colon, port = place.rpartition(":")
-    if not colon or not host or not port.isdecimal():
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise UserError(f"cannot read {place!r}: write HOST:PORT, for example 127.0.0.1:9092")
     return host.strip("[]"), int(port)
 
@@ -296,10 +300,12 @@ def _keys(folder: Path | None, insecure: bool, insist: bool, host: str, check: A
     if insecure:
         check([host], insist)
         return None
-    if folder is None or not (folder / "server.crt").exists():
-        raise UserError(
-            "the server needs --keys FOLDER: make one with `fedctta fleet keys`, or use --insecure on loopback"
-        )
+    mend = "make one with `fedctta fleet keys`, or use --insecure on loopback"
+    if folder is None:
+        raise UserError(f"the server needs --keys FOLDER: {mend}")
+    if not (folder / "server.crt").exists():
+        what = "holds no server.crt" if folder.is_dir() else "is not there"
+        raise UserError(f"--keys {folder} {what}: name the folder of keys, {mend}")
     return folder.resolve()
 
 

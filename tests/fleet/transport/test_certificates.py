@@ -13,7 +13,7 @@ pytest.importorskip("cryptography")
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedctta.errors import UserError
-from fedctta.fleet.transport.certificates import add_node, make_keys, remind, renew, revoke_node
+from fedctta.fleet.transport.certificates import add_node, make_keys, read_node_key, remind, renew, revoke_node
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,39 @@ def test_private_files_are_private_and_stay(keys):
     with pytest.raises(UserError, match="never written over"):
         add_node(keys, "device-0")
     assert (keys / "nodes" / "device-0.key").read_bytes() == before
+
+
+def test_half_a_pair_is_not_written(tmp_path):
+    keys = tmp_path / "keys"
+    make_keys(keys, [], 1)
+    (keys / "nodes" / "device-0.key").unlink()  # it lies on its device
+    with pytest.raises(UserError, match=r"device-0\.pub is there already"):
+        add_node(keys, "device-0")
+    assert [path.name for path in (keys / "nodes").iterdir()] == ["device-0.pub"]
+
+
+@pytest.mark.parametrize("change", [lambda k: add_node(k, "x"), lambda k: revoke_node(k, "x"), renew])
+def test_a_folder_that_is_not_there_is_said(tmp_path, change):
+    with pytest.raises(UserError, match=r"gone is not there: name the folder of keys, or make one with .*--out .*gone"):
+        change(tmp_path / "gone")
+    with pytest.raises(UserError, match="holds no keys yet"):
+        change(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_files_are_said(tmp_path, keys):
+    for content, reason in ((None, "No such file"), ("x", "is no private key")):
+        if content is not None:
+            (tmp_path / "x.key").write_text(content)
+        with pytest.raises(UserError, match=reason):
+            read_node_key(tmp_path / "x.key")
+    assert read_node_key(keys / "nodes" / "device-0.key").curve.name == "secp384r1"
+    with pytest.raises(UserError, match="No such file"):
+        remind(tmp_path / "gone.crt")
+    make_keys(tmp_path / "k", [], 1)
+    (tmp_path / "k" / "ca.key").write_text("x")
+    with pytest.raises(UserError, match=r"ca\.key is no key"):
+        renew(tmp_path / "k")
 
 
 def test_a_wrong_host_is_told(tmp_path):

@@ -26,7 +26,8 @@ def find_state(folder: Path) -> Path:
     for place in (folder / "server", folder):
         if (place / "status.json").exists():
             return place
-    raise UserError(f"there is no status.json in {folder}: give the --out of `fleet up`, or the plan's state folder")
+    wrong = f"there is no status.json in {folder}" if folder.is_dir() else f"there is no folder {folder}"
+    raise UserError(f"{wrong}: give the --out of `fleet up`, or the plan's state folder")
 
 
 class Observer:

@@ -48,9 +48,7 @@ def start_server(
     The keys are files, or a folder: then keys that are put there later are let in too (`keyring`).
     """
     database = home / "superlink.db"
-    require_free(link.host, link.port, "--port")
-    if outside is not None:
-        require_free(*outside, "--listen")
+    require_ports(link, outside)
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)  # uploads pass through Flower's database
     make_token(home)
@@ -126,6 +124,13 @@ def _restart(supervisor: Supervisor, *names: str) -> None:
 
 def _finished(status: dict[str, Any], plan: Plan) -> bool:
     return status.get("doing") == "finished" and int(status.get("round", 0)) >= plan.rounds
+
+
+def require_ports(link: Link, outside: tuple[str, int] | None = None) -> None:
+    """Refuse ports that are taken."""
+    require_free(link.host, link.port, "--port")
+    if outside is not None:
+        require_free(*outside, "--listen")
 
 
 def require_free(host: str, port: int, option: str) -> None:

@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedctta.errors import UserError
+from fedctta.errors import UserError, reason
 from fedctta.files import whole
 from fedctta.fleet.transport.app_bundle import build_bundle, make_signer, sign_bundle
 
@@ -36,6 +36,7 @@ try:
         PrivateFormat,
         PublicFormat,
         load_pem_private_key,
+        load_ssh_private_key,
         load_ssh_public_key,
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -77,21 +78,24 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int, days: int = DAYS) 
 
 def add_node(folder: Path, name: str) -> list[Path]:
     """Write one more node's key pair."""
-    if not (folder / "ca.crt").exists():
-        raise UserError(f"{folder} holds no keys yet: make them with `fedctta fleet keys`, without --add")
+    _require_keys(folder)
     if not re.fullmatch(r"[\w.-]{1,100}", name):
         raise UserError(f"node name {name!r} must be of letters, digits, - and _")
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" {name}\n".encode()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    nodes = folder / "nodes"
-    return [_write(nodes / f"{name}.key", private, 0o600), _write(nodes / f"{name}.pub", public, 0o644)]
+    files = {folder / "nodes" / f"{name}.key": (private, 0o600), folder / "nodes" / f"{name}.pub": (public, 0o644)}
+    for path in files:  # neither is written if one of them cannot be
+        if path.exists():
+            raise _is_there(path)
+    return [_write(path, *content) for path, content in files.items()]
 
 
 def revoke_node(folder: Path, name: str) -> Path:
     """Let a node's key in no longer: move its public half to `revoked`, and delete the private one if it is here."""
     public = folder / "nodes" / f"{name}.pub"
     if not public.exists():
+        _require_keys(folder)
         known = ", ".join(sorted(path.stem for path in (folder / "nodes").glob("*.pub"))) or "none"
         raise UserError(f"{folder} has no key of {name!r}: its nodes are {known}")
     place = folder / "revoked" / f"{name}-{fingerprint(read_public_key(public))}.pub"
@@ -103,13 +107,14 @@ def revoke_node(folder: Path, name: str) -> Path:
 
 def renew(folder: Path, days: int = DAYS) -> list[Path]:
     """Write both certificates anew, for the same keys and hosts, and sign the app; return what was written."""
-    for file in ("ca.key", "ca.crt", "server.key", "server.crt"):
+    _require_keys(folder)
+    for file in ("ca.key", "server.key", "server.crt"):
         if not (folder / file).exists():
             raise UserError(
                 f"{folder} has no {file}, without which nothing can be renewed: bring it there for a moment"
             )
     ca_key, server_key = (_load_private(folder / f"{name}.key") for name in ("ca", "server"))
-    server = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+    server = _load_certificate(folder / "server.crt")
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     hosts = [str(name.value) for name in names]
     certificates = {
@@ -124,10 +129,7 @@ def renew(folder: Path, days: int = DAYS) -> list[Path]:
 
 def remind(certificate: Path) -> str | None:
     """Return what to say of a certificate that ends soon; refuse one that has ended."""
-    try:
-        until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
-    except (OSError, ValueError) as error:
-        raise UserError(f"{certificate} cannot be read as a certificate: {error}") from error
+    until = _load_certificate(certificate).not_valid_after_utc
     left = (until - datetime.datetime.now(datetime.UTC)).days
     mend = "`fedctta fleet keys --renew`, and copy the new certificates to where the old ones are"
     if left < 0:
@@ -144,6 +146,19 @@ def read_public_key(path: Path) -> bytes:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UserError(f"{path} is no key on an elliptic curve, which Flower asks for: use `fedctta fleet keys --add`")
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a node's private key."""
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}; copy it from the folder of keys") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no private key: use the .key that `fedctta fleet keys` made") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{path} is no node's key: use the one that `fedctta fleet keys` made")
+    return key
 
 
 def fingerprint(key: bytes) -> str:
@@ -167,11 +182,32 @@ def _sign_app(folder: Path) -> list[Path]:
     return made
 
 
+def _require_keys(folder: Path) -> None:
+    """Refuse a folder that is not there, or not one of keys."""
+    if not (folder / "ca.crt").exists():
+        what = "holds no keys yet" if folder.is_dir() else "is not there"
+        raise UserError(
+            f"{folder} {what}: name the folder of keys, or make one with `fedctta fleet keys --out {folder}`"
+        )
+
+
 def _load_private(path: Path) -> ec.EllipticCurvePrivateKey:
-    key = load_pem_private_key(path.read_bytes(), None)
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+    except ValueError:
+        key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UserError(f"{path} is no key on an elliptic curve: use the one that `fedctta fleet keys` made")
     return key
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}; copy it from the folder of keys") from error
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read as a certificate: copy it from the folder of keys") from error
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -183,10 +219,14 @@ def _write(path: Path, content: bytes, mode: int) -> Path:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:
-        raise UserError(f"{path} is there already: choose another name; keys are never written over") from error
+        raise _is_there(path) from error
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     return path
+
+
+def _is_there(path: Path) -> UserError:
+    return UserError(f"{path} is there already: choose another name; keys are never written over")
 
 
 def _certificate(

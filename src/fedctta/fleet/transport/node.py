@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedctta.errors import UserError
 from fedctta.fleet import flower
 from fedctta.fleet.transport.app_bundle import is_signed, read_trusted
+from fedctta.fleet.transport.certificates import read_node_key
 from fedctta.fleet.transport.client_app import app
 from fedctta.fleet.transport.flower_messages import HELLO
 
@@ -114,9 +114,6 @@ class Node:
 
 def main(words: list[str]) -> None:
     """Serve until ended."""
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     log.setLevel(logging.INFO)  # others only if they warn: httpx has a line for every request
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # an end of which the SuperLink is told
@@ -126,9 +123,7 @@ def main(words: list[str]) -> None:
     address, socket, *proof = words
     keys = trusted = None
     if proof:
-        key = load_ssh_private_key(Path(proof[1]).read_bytes(), None)
-        if not isinstance(key, EllipticCurvePrivateKey):
-            raise UserError(f"{proof[1]} is no node's key: use the one that `fedctta fleet keys` made")
+        key = read_node_key(Path(proof[1]))
         keys, trusted = (key, key.public_key()), read_trusted(Path(proof[2]))
     with flower.http_request_response(address, not proof, proof[0] if proof else None, keys) as connection:
         log.info("SuperNode ID: %s", connection[0])
