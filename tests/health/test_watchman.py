@@ -66,3 +66,11 @@ def test_a_calm_check_shows_the_source_few_images():
         check(watchman, GOOD)
     assert watchman.stride(200, dense=False) > 1
     assert watchman.stride(200, dense=True) == watchman.stride(10, dense=False) == 1
+
+
+def test_who_never_checks_does_not_look_either():
+    watchman = Watchman(0, "reset")
+    watchman.watch(SURE)
+    watchman.resting = True  # as it was restored
+    assert not watchman.looks()
+    assert not watchman.is_due()

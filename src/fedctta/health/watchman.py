@@ -1,6 +1,7 @@
 """One client's watchman: what it has seen of the client, when it checks, and what it decides (see `guard`).
 
-It lives on the host, where decisions are made; logits reach it on the CPU.
+It lives on the host, where decisions are made. The logits of a run's clients reach it on the CPU; those of a device on
+its own are where its network is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Verdict = Literal["remember", "return", "go on"]
 
 
 class Watchman:
-    """Watches one client."""
+    """Watches one client and checks one of `every` batches; 0: none."""
 
     def __init__(self, every: int, guard: Guard) -> None:
         self.every, self.guard = every, guard
@@ -43,7 +44,7 @@ class Watchman:
 
     def looks(self) -> bool:
         """Whether the source model alone is checked on the next batch, which it answers."""
-        return self.resting and self.signals is not None and is_turn(self.signals, self.every)
+        return bool(self.every) and self.resting and self.signals is not None and is_turn(self.signals, self.every)
 
     def look(self, source: Views) -> None:
         """Note a check of the source model alone."""

@@ -25,21 +25,9 @@ from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
 from fedctta.core.tensors import like, named, under
 from fedctta.errors import UserError
-from fedctta.health.guard import Guard, does_harm, is_calm, is_due, is_healthy, is_turn
-from fedctta.health.signals import (
-    Alarm,
-    Health,
-    Signals,
-    Views,
-    compare,
-    distances,
-    first_signals,
-    forget_checks,
-    look,
-    mirror,
-    summarise,
-    watch,
-)
+from fedctta.health.guard import Guard
+from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, mirror, summarise
+from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
 from fedctta.online.batches import Window, is_finite
 from fedctta.online.first_batch import check_first_batch
@@ -49,14 +37,13 @@ Predict = Literal["after", "before"]
 
 Exchange = Callable[[Client, Any], Client]
 
-HALF = 64  # images of a batch of which a calm check shows the source model every second one
-
 
 class Adaptation:
     """A client that adapts to one batch after another. All tensors are on the network's device.
 
-    `seen` is the batch last adapted to. `exchange`, if there is one, is what a server makes of the adapted client,
-    given that batch too; the result predicts the batch. An `optional` method gives way if it does not fit the images.
+    `watchman` says who answers, and `seen` is the batch last adapted to. `exchange`, if there is one, is what a server
+    makes of the adapted client, given that batch too; the result predicts the batch. An `optional` method gives way if
+    it does not fit the images.
     """
 
     def __init__(
@@ -80,7 +67,7 @@ class Adaptation:
             raise UserError(f"check={check} must not be negative (0: never check)")
         if not check and guard == "freeze":
             raise UserError("guard='freeze' acts on what checks find and check=0 asks for none: give check=10")
-        self.network, self.adapter, self.predict, self.guard, self.check = network, adapter, predict, guard, check
+        self.network, self.adapter, self.predict, self.watchman = network, adapter, predict, Watchman(check, guard)
         self.seed, self.optional = seed, optional
         self.source_images: Any = source_images
         self.learnt: Tensors | None = None
@@ -100,15 +87,14 @@ class Adaptation:
             private["key"] = keys(self.seed, 1, self.network.device)[0]
         # in the memory order of a run's clients, on which the last bits of convolutions depend
         self.client: Client = tree_map(lambda t: t[0], stack(client._replace(private=private), 1))
-        self.signals: Signals | None = None
-        self.alarms: tuple[Alarm, ...] = ()
+        self.watchman = Watchman(self.watchman.every, self.watchman.guard)
         self.batches = self.skipped = 0
         self.take_up(self.client)
 
     def take_up(self, client: Client) -> None:
         """Go on with this client, as a healthy one."""
         self.client = self._healthy = client
-        self.resting = False
+        self.watchman.resting = False
         self.window.clear()
 
     def answer(self, x: Inputs) -> Tensor:
@@ -149,8 +135,8 @@ class Adaptation:
     def _step(self, x: Inputs, adapting: bool) -> Tensor:
         """Adapt to a batch of finite values and return its logits; the source's if the result is not finite."""
         self._study(count_rows(x))
-        due = adapting and is_due(self.signals or first_signals(1), self.check, self.alarms, self.resting)
-        if self.resting and not due:
+        due = adapting and self.watchman.is_due()
+        if self.watchman.resting and not due:
             return self._watched(self._rest(x))
         before = self.client
         if adapting:
@@ -163,7 +149,7 @@ class Adaptation:
         if due:
             self._compare(before, x, logits)
             self._judge()
-        return self._watched(self._ask_source(x) if self.resting else logits)
+        return self._watched(self._ask_source(x) if self.watchman.resting else logits)
 
     def _adapt_and_predict(self, x: Any) -> tuple[Client, Tensor]:
         adapter, network = self.adapter, self.network
@@ -192,9 +178,9 @@ class Adaptation:
     def _rest(self, x: Inputs) -> Tensor:
         """Return the source model's logits, and check it alone now and then."""
         plain = self._ask_source(x)
-        if self.check and self.signals and is_turn(self.signals, self.check):
+        if self.watchman.looks():
             mirrored = self._ask_source(mirror(x)) if isinstance(x, Tensor) and self._has_mirror(x) else plain
-            self.signals = look(self.signals, Views(plain, mirrored))
+            self.watchman.look(Views(plain, mirrored))
         return plain
 
     def _has_mirror(self, x: Tensor) -> bool:
@@ -202,48 +188,33 @@ class Adaptation:
 
     def _watched(self, logits: Tensor) -> Tensor:
         """Return the logits, which have been counted."""
-        old = self.signals or first_signals(logits.shape[-1], logits.device)
-        self.signals = watch(old, logits)
+        self.watchman.watch(logits)
         return logits
 
     def _compare(self, before: Client, x: Inputs, logits: Tensor) -> None:
         """Check the adapted model against the source model, on the images and on mirrored ones."""
-        old = self.signals or first_signals(logits.shape[-1], logits.device)
-        stride = 2 if count_rows(x) >= HALF and is_calm(old) and not self.network.dense else 1
+        stride = self.watchman.stride(count_rows(x), self.network.dense)
         few = map_tensors(lambda t: t[::stride], x)
         rows = torch.arange(len(logits), device=logits.device)[::stride]
         plain = self._ask_source(few)
         if not isinstance(x, Tensor) or not isinstance(few, Tensor) or not self._has_mirror(x):
-            self.signals = compare(old, Views(logits, logits), Views(plain, plain), rows, self.adapter.calibrated)
+            self.watchman.compare(Views(logits, logits), Views(plain, plain), rows, self.adapter.calibrated)
             return
         if self.predict == "before":
             mirrored = self.adapter.predict_before(self.network, before, mirror(x))
         else:
             mirrored = self._predict(self.client, mirror(x))
         source = Views(plain, self._ask_source(mirror(few)))
-        self.signals = compare(old, Views(logits, mirrored), source, rows, self.adapter.calibrated)
+        self.watchman.compare(Views(logits, mirrored), source, rows, self.adapter.calibrated)
 
     def _judge(self) -> None:
-        """Raise an alarm if adapting does harm, or end its consequences; remember a healthy state."""
-        assert self.signals is not None
-        if is_healthy(self.signals):
-            self._healthy, self.resting = self.client, False
-        if self.resting:
-            self._go_back()  # the next try begins there too
-        if self.resting or not does_harm(self.signals):
-            return
-        adapted, source = self.signals.estimate / self.signals.images, self.signals.source / self.signals.shown
-        self.alarms += (Alarm(int(self.signals.batches), float(adapted), float(source)),)
-        self.signals = forget_checks(self.signals)
-        if self.guard != "off":
-            self.resting = True
-            self._go_back()
-        if self.guard == "freeze":
-            self.frozen = True
-
-    def _go_back(self) -> None:
-        """Go on from the last healthy state."""
-        self.client = self._healthy = self.adapter.go_back(self._healthy, self.client)
+        """Remember a healthy state, or go on from the last one, as the watchman says."""
+        verdict = self.watchman.judge()
+        if verdict == "remember":
+            self._healthy = self.client
+        elif verdict == "return":
+            self.client = self._healthy = self.adapter.go_back(self._healthy, self.client)
+        self.frozen = self.frozen or self.watchman.frozen
 
     def _study(self, batch: int) -> None:
         """Learn from the source images, as soon as it is known how large batches are."""
@@ -265,12 +236,12 @@ class Adaptation:
     def state(self) -> Tensors:
         """Return everything that `restore` needs to go on as if nothing had been, except the window."""
         parts = {"own": self.client.own, "private": self.client.private, "learnt": self.learnt or {}}
-        parts["signals"] = self.signals._asdict() if self.signals else {}
+        parts["signals"] = self.watchman.signals._asdict() if self.watchman.signals else {}
         if self._healthy is not self.client:
             parts |= {"healthy.own": self._healthy.own, "healthy.private": self._healthy.private}
-        alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in self.alarms]
+        alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in self.watchman.alarms]
         parts["count"] = {
-            "batches": torch.tensor([self.batches, self.skipped, int(self.frozen), int(self.resting)]),
+            "batches": torch.tensor([self.batches, self.skipped, int(self.frozen), int(self.watchman.resting)]),
             "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
         }
         return {name: t for part, group in parts.items() for name, t in named(part, group).items()}
@@ -288,18 +259,19 @@ class Adaptation:
         self._healthy = healthy or client
         if "count.batches" in tensors:
             self.batches, self.skipped, frozen, resting = tensors["count.batches"].tolist()
-            self.frozen, self.resting = bool(frozen), bool(resting) and self.guard != "off"
-            self.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
+            self.frozen, self.watchman.resting = bool(frozen), bool(resting) and self.watchman.guard != "off"
+            self.watchman.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
         known = signals.keys() == set(Signals._fields)
-        self.signals = Signals(**{n: t.to(self.network.device) for n, t in signals.items()}) if known else None
+        on_device = {n: t.to(self.network.device) for n, t in signals.items()}
+        self.watchman.signals = Signals(**on_device) if known else None
         return True
 
     @property
     def health(self) -> Health:
         """How the device fares."""
-        signals = self.signals or first_signals(1)
+        signals = self.watchman.signals or first_signals(1)
         statistics, weights = distances(self.network, self.client.own)
-        answers = "source" if self.resting else "adapted"
+        answers = "source" if self.watchman.resting else "adapted"
         return Health(
             batches=self.batches,
             skipped=self.skipped,
@@ -307,7 +279,7 @@ class Adaptation:
             **summarise(signals, answers),  # type: ignore[arg-type]
             statistics_distance=statistics,
             weights_distance=weights,
-            alarms=self.alarms,
+            alarms=self.watchman.alarms,
         )
 
 

@@ -180,7 +180,7 @@ class AdaptedModel(nn.Module):
 
     def unfreeze(self) -> None:
         """Adapt again, also after guard="freeze" has stopped it."""
-        self.adaptation.frozen = self.adaptation.resting = False
+        self.adaptation.frozen = self.adaptation.watchman.resting = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptedModel:
         """Move or cast everything, as `nn.Module` does for `to`, `cuda` and their like."""
@@ -192,7 +192,7 @@ class AdaptedModel(nn.Module):
         )
         held = (now.client, now.learnt, now.source_images)
         now.client, now.learnt, now.source_images = tree_map_only(Tensor, fn, held)
-        now.signals = tree_map_only(Tensor, lambda t: t.to(moved.device), now.signals)
+        now.watchman.signals = tree_map_only(Tensor, lambda t: t.to(moved.device), now.watchman.signals)
         now.take_up(now.client)
         return self
 

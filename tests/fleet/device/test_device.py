@@ -173,7 +173,7 @@ def test_an_alarm_is_one_line_and_the_guard_acts(tmp_path, spoilt, caplog, guard
     device = make_device(tmp_path, spoilt, guard=guard)
     device.walk(batches(6, images=32), Stop())
     lines = [record.getMessage() for record in caplog.records if "alarm at" in record.getMessage()]
-    assert len(lines) == len(device.adaptation.alarms) >= 1
+    assert len(lines) == len(device.adaptation.watchman.alarms) >= 1
     assert "source model on" in lines[0]
     assert said in lines[0]
     last = list(batches(6, images=32))[-1]

@@ -62,7 +62,7 @@ def test_what_the_guard_knows_is_loaded_too(tmp_path, make):
     healthy = first._healthy
     with torch.no_grad():
         first.answer(torch.rand(32, 3, 8, 8))
-    first.alarms, first.skipped, first.resting = (Alarm(3, 0.1, 0.5),), 2, True
+    first.watchman.alarms, first.skipped, first.watchman.resting = (Alarm(3, 0.1, 0.5),), 2, True
     first._healthy = healthy
     closed(keep := DeviceState(tmp_path, "me")).save(first, StreamPosition(1))
     assert keep.load(again) == StreamPosition(1)
@@ -75,7 +75,7 @@ def test_what_the_guard_knows_is_loaded_too(tmp_path, make):
     assert told["alarms"] == [{"batch": 3, "accuracy": 0.1, "source_accuracy": 0.5}]
     off = make(guard="off")
     keep.load(off)
-    assert not off.resting
+    assert not off.watchman.resting
 
 
 def test_a_state_without_what_watches_it_is_taken(tmp_path, make):

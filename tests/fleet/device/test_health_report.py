@@ -28,7 +28,7 @@ def test_before_the_first_batch_little_is_known(tiny_network):
 
 
 def test_a_line_says_how_it_fares(adaptation):
-    adaptation.skipped, adaptation.resting = 1, True
+    adaptation.skipped, adaptation.watchman.resting = 1, True
     line = describe_health(adaptation)
     assert line.startswith("the source model answers; estimated accuracy ")
     assert line.endswith("; 0 alarms, 1 batch not adapted to")

@@ -139,15 +139,15 @@ class Device:
             self._check_outputs(try_on(self.network, x))
             self.adapter.check_images(self.network, x)
             self._tried = True
-        number, alarms = self.place.batches, len(self.adaptation.alarms)
+        number, alarms = self.place.batches, len(self.adaptation.watchman.alarms)
         try:
             logits = self._answer_in_lockstep(x, stop) if self.lockstep else self._answer(x)
         except Stopped:  # a batch without its answer is not predicted, but read again later
             return
         self.predictions.append(self._rows(batch, logits, number))
         self.place = replace(self.place, batches=number + 1, images=self.place.images + len(x))
-        for alarm in self.adaptation.alarms[alarms:]:
-            log.warning("alarm at %s; %s", alarm, CONSEQUENCES[self.adaptation.guard])
+        for alarm in self.adaptation.watchman.alarms[alarms:]:
+            log.warning("alarm at %s; %s", alarm, CONSEQUENCES[self.adaptation.watchman.guard])
         if not self.lockstep:
             self.handover.publish(Snapshot(self.client, self._last_batch, number + 1))
         self.keep.offer(self.adaptation, self.place)

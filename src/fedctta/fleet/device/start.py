@@ -164,7 +164,7 @@ def _run(settings: Settings) -> StreamPosition:
         studied = settings.batch if settings.batch > 1 else settings.window  # single images are adapted to together
         adaptation.take_up(first_client(network, adapter, images, studied, seed, number))
         place = keep.load(adaptation)
-        adaptation.frozen = adaptation.frozen and adaptation.guard == "freeze"
+        adaptation.frozen = adaptation.frozen and adaptation.watchman.guard == "freeze"
         out = settings.out or settings.state / "predictions.jsonl"
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()
