@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from urllib.request import urlopen
 
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from fedctta.cli import app
 from fedctta.errors import UserError
 from fedctta.fleet.server.audit import last_hash, record
+from fedctta.fleet.server.bindings import write_bindings
 from fedctta.fleet.transport.certificates import make_keys
 
 
@@ -86,6 +88,7 @@ def test_status(tmp_path):
     assert "round 3 of 9: running" in text
     assert "cam" in text
     assert "refused in round 2: cam: [bold]" in text
+    assert "certificate" not in text
 
 
 def test_status_for_programs_and_names_that_are_markup(tmp_path):
@@ -96,6 +99,18 @@ def test_status_for_programs_and_names_that_are_markup(tmp_path):
     seen = json.loads(call("status", str(tmp_path), "--json").output)
     assert seen["nodes"][0]["device"] == "[/x]"
     assert seen["audit"] == {"lines": 0, "breaks": [], "latest": []}
+
+
+@pytest.mark.parametrize(("days", "said"), [(40, ""), (12, "ends in 11 days"), (-2, "ended on")])
+def test_status_says_when_the_certificate_ends(tmp_path, days, said):
+    (tmp_path / "status.json").write_text("{}")
+    write_bindings(tmp_path, {}, (tmp_path / "server.crt", datetime.now(UTC) + timedelta(days=days)))
+    text = call("status", str(tmp_path)).output
+    found = [line for line in text.splitlines() if line.startswith("certificate: ")]
+    assert len(found) == bool(said)
+    assert all(said in line and "fedctta fleet keys --out FOLDER --renew" in line for line in found)
+    seen = json.loads(call("status", str(tmp_path), "--json").output)
+    assert seen["certificate"]["days"] == days - 1
 
 
 def test_audit(tmp_path):

@@ -223,6 +223,8 @@ def status(
         out.print(f"refused in round {told['round']}: {who}: {told['reason']}", markup=False, soft_wrap=True)
     for found in seen["audit"]["breaks"]:
         out.print(f"audit log: line {found['line']} {found['what']}", markup=False, soft_wrap=True)
+    if seen["certificate"] and seen["certificate"]["advice"]:
+        out.print(f"certificate: {seen['certificate']['advice']}", markup=False, highlight=False, soft_wrap=True)
 
 
 @fleet_app.command()

@@ -11,8 +11,8 @@ pytest.importorskip("cryptography")
 from fedctta.errors import UserError
 from fedctta.fleet.processes import keyring as module
 from fedctta.fleet.processes.keyring import Keyring
-from fedctta.fleet.server.bindings import Bindings
-from fedctta.fleet.transport.certificates import add_node, make_keys, renew, revoke_node
+from fedctta.fleet.server.bindings import Bindings, read_certificate
+from fedctta.fleet.transport.certificates import add_node, make_keys, read_end, renew, revoke_node
 
 
 class Flower:
@@ -118,6 +118,8 @@ def test_a_certificate_is_watched(keys, tmp_path, monkeypatch, caplog):
     ring.tend(tmp_path)
     ring.tend(tmp_path)
     assert sum("ends in 9 days" in record.message for record in caplog.records) == 1
+    ring.publish(tmp_path)
+    assert read_certificate(tmp_path) == (keys / "server.crt", read_end(keys / "server.crt"))
     monkeypatch.setattr(module, "DAY", -1.0)
     renew(keys, days=0)
     ring.tend(tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedctta.fleet.server.bindings import Bindings, write_bindings
+from fedctta.fleet.server.bindings import FILE, Bindings, read_certificate, write_bindings
 
 
 def test_names_go_with_nodes(tmp_path):
@@ -16,3 +16,11 @@ def test_names_go_with_nodes(tmp_path):
     assert not bindings.allows(7)
     write_bindings(tmp_path, None)
     assert bindings.allows(7)
+
+
+def test_a_certificate_that_nobody_told_of_is_none(tmp_path):
+    assert read_certificate(tmp_path) is None
+    write_bindings(tmp_path, {})
+    assert read_certificate(tmp_path) is None
+    (tmp_path / FILE).write_text('{"certificate": {"file": "a", "ends"')
+    assert read_certificate(tmp_path) is None

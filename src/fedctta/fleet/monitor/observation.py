@@ -1,4 +1,4 @@
-"""What the files of a server tell: its status, the latest W, refusals, and whether the audit log is whole.
+"""What the files of a server tell: status, latest W, refusals, its certificate, and whether the audit log is whole.
 
 Nothing here speaks to Flower or to a device, and nothing is written. Files may be torn or missing; what cannot be read
 is left out. Neither torch nor the rest of the package is loaded.
@@ -13,7 +13,9 @@ from typing import Any
 
 from fedctta.errors import UserError
 from fedctta.files import open_tensors
+from fedctta.fleet.expiry import days_left, tell_end
 from fedctta.fleet.server.audit import HEAD, LOG, chain_breaks, read_audit
+from fedctta.fleet.server.bindings import read_certificate
 from fedctta.fleet.server.status_table import read_status
 
 LATEST = 20  # refusals and events that are shown
@@ -48,6 +50,7 @@ class Observer:
             "collaboration": read_weights(self.state, int(_number(status.get("round"))) - 1),
             "refusals": read_refusals(self.state),
             "audit": self._check_audit(),
+            "certificate": describe_certificate(self.state),
         }
 
     def _check_audit(self) -> dict[str, Any]:
@@ -60,6 +63,13 @@ class Observer:
             self._audit = {"lines": len(events), "breaks": breaks[:LATEST], "latest": events[-LATEST:][::-1]}
             self._seen = seen
         return self._audit
+
+
+def describe_certificate(state: Path) -> dict[str, Any] | None:
+    """Return the server's certificate, the days until it ends, and what to do if these are few; None without keys."""
+    if (found := read_certificate(state)) is None:
+        return None
+    return {"file": str(found[0]), "days": days_left(found[1]), "advice": tell_end(*found)}
 
 
 def read_refusals(state: Path, most: int = LATEST) -> list[dict[str, Any]]:

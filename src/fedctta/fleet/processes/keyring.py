@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Protocol
 
 from fedctta.errors import UserError
 from fedctta.fleet.server.bindings import write_bindings
-from fedctta.fleet.transport.certificates import fingerprint, read_public_key, remind
+from fedctta.fleet.transport.certificates import fingerprint, read_end, read_public_key, remind
 
 log = logging.getLogger("fedctta.fleet")
 
@@ -77,8 +78,12 @@ class Keyring:
             self.publish(state)
 
     def publish(self, state: Path) -> None:
-        """Tell the server's rounds which node has which name."""
-        write_bindings(state, self.names)
+        """Tell the server's rounds which node has which name, and others when the certificate ends."""
+        certificate = None
+        if self._certificate is not None:
+            with suppress(UserError):  # `_remind` says what is wrong with it
+                certificate = self._certificate, read_end(self._certificate)
+        write_bindings(state, self.names, certificate)
 
     def _remind(self) -> None:
         """Say once a day that the certificate ends soon, or has ended."""

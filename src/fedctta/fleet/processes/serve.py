@@ -84,6 +84,7 @@ def lead(supervisor: Supervisor, flower: Flower, plan: Path, watch: Watch) -> di
         if flower.keyring is not None:
             flower.keyring.tend(state)
             if flower.keyring.renewed():
+                flower.keyring.publish(state)
                 _restart(supervisor, "superlink", "gate")
         status = read_status(state)
         watch(supervisor, status)

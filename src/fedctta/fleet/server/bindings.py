@@ -1,13 +1,15 @@
 """Which node speaks for which device, as its key says: written where keys are registered, read in the server's rounds.
 
 `nodes.json` in the server's state maps node ids to names and fingerprints of keys. A node that is not in it may not
-take part; one that is may say its own name only. Without keys there is no such file, and every name is believed.
+take part; one that is may say its own name only. Without keys there is no such file, and every name is believed. It
+also holds which certificate the server shows, and when that ends, for those who look at the fleet.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedctta.files import whole
@@ -15,15 +17,31 @@ from fedctta.files import whole
 FILE = "nodes.json"
 
 
-def write_bindings(state: Path, names: Mapping[int, tuple[str, str]] | None) -> None:
+Certificate = tuple[Path, datetime]
+"""A certificate's file, and when it ends."""
+
+
+def write_bindings(
+    state: Path, names: Mapping[int, tuple[str, str]] | None, certificate: Certificate | None = None
+) -> None:
     """Write who is who; with None, that nobody knows."""
     path = state / FILE
     if names is None:
         path.unlink(missing_ok=True)
         return
     nodes = {str(node): {"device": name, "key": key} for node, (name, key) in names.items()}
+    shown = None if certificate is None else {"file": str(certificate[0]), "ends": certificate[1].timestamp()}
     with whole(path, private=True) as part:
-        part.write_text(json.dumps({"nodes": nodes}, indent=1) + "\n", encoding="utf-8")
+        part.write_text(json.dumps({"nodes": nodes, "certificate": shown}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_certificate(state: Path) -> Certificate | None:
+    """Return what `write_bindings` wrote of the certificate; None if nothing is known of it."""
+    try:
+        shown = json.loads((state / FILE).read_text(encoding="utf-8"))["certificate"]
+        return Path(shown["file"]), datetime.fromtimestamp(shown["ends"], UTC)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
 
 
 class Bindings:

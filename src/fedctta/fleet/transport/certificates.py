@@ -24,6 +24,7 @@ from pathlib import Path
 
 from fedctta.errors import UserError, reason
 from fedctta.files import whole
+from fedctta.fleet.expiry import days_left, tell_end
 from fedctta.fleet.transport.app_bundle import build_bundle, make_signer, sign_bundle
 
 try:
@@ -47,7 +48,6 @@ except ImportError as error:
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 DAYS = 825  # of a certificate
-SOON = 30  # days before its end from which one is reminded
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int, days: int = DAYS) -> list[Path]:
@@ -129,12 +129,16 @@ def renew(folder: Path, days: int = DAYS) -> list[Path]:
 
 def remind(certificate: Path) -> str | None:
     """Return what to say of a certificate that ends soon; refuse one that has ended."""
-    until = _load_certificate(certificate).not_valid_after_utc
-    left = (until - datetime.datetime.now(datetime.UTC)).days
-    mend = "`fedctta fleet keys --renew`, and copy the new certificates to where the old ones are"
-    if left < 0:
-        raise UserError(f"{certificate} ended on {until:%Y-%m-%d}: renew it with {mend}")
-    return f"{certificate} ends in {left} days, on {until:%Y-%m-%d}: renew it with {mend}" if left < SOON else None
+    until = read_end(certificate)
+    line = tell_end(certificate, until)
+    if line and days_left(until) < 0:
+        raise UserError(line)
+    return line
+
+
+def read_end(certificate: Path) -> datetime.datetime:
+    """Return when a certificate ends."""
+    return _load_certificate(certificate).not_valid_after_utc
 
 
 def read_public_key(path: Path) -> bytes:
