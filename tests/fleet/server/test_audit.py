@@ -10,7 +10,7 @@ import pytest
 
 from fedctta.errors import UserError
 from fedctta.fleet.server import audit
-from fedctta.fleet.server.audit import HEAD, LOG, chain_breaks, last_hash, read_audit, record
+from fedctta.fleet.server.audit import HEAD, LOG, OLD, chain_breaks, last_hash, read_audit, record
 
 
 @pytest.fixture
@@ -144,6 +144,60 @@ def test_what_a_device_says_can_neither_break_lines_nor_fill_the_disk(tmp_path):
     assert chain_breaks(tmp_path) == []
     with pytest.raises(ValueError, match="before"):
         record(tmp_path, "refused", before="x")
+
+
+@pytest.fixture
+def rotated(tmp_path, monkeypatch):
+    """A log that was rotated several times, of which the oldest lines are gone."""
+    monkeypatch.setattr(audit, "LARGEST", 900)
+    for k in range(30):
+        record(tmp_path, "admitted", device=f"device-{k}")
+    return tmp_path
+
+
+def test_a_log_that_is_too_long_is_rotated_and_read_with_the_last_one(rotated):
+    assert chain_breaks(rotated) == []
+    numbers = [line["number"] for line in read_audit(rotated)]
+    assert numbers[0] > 1
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert read_audit(rotated)[-1]["device"] == "device-29"
+    assert all((rotated / name).stat().st_size < 1200 for name in (LOG, OLD))
+    assert (rotated / OLD).stat().st_mode & 0o777 == 0o600
+    assert chain_breaks(rotated, last_hash(rotated)) == []
+    assert f"older than line {numbers[0]}" in chain_breaks(rotated, "ab" * 32)[0].what
+
+
+@pytest.mark.parametrize(("place", "k"), [(OLD, 0), (OLD, 1), (OLD, -1), (LOG, 1), (LOG, -1)])
+def test_a_line_deleted_from_either_file_is_found(rotated, place, k):
+    content = (rotated / place).read_bytes().splitlines(keepends=True)
+    number = json.loads(content[k])["number"]
+    del content[k]
+    (rotated / place).write_bytes(b"".join(content))
+    assert chain_breaks(rotated)[0].line == number
+
+
+def test_an_old_file_and_the_line_of_the_rotation_are_missed(rotated):
+    content = (rotated / LOG).read_bytes()
+    (rotated / LOG).write_bytes(content.partition(b"\n")[2])
+    assert chain_breaks(rotated)
+    (rotated / LOG).write_bytes(content)
+    (rotated / OLD).unlink()
+    assert "lines before it were deleted" in chain_breaks(rotated)[0].what
+
+
+@pytest.mark.parametrize("written", [None, 0, 20])
+def test_a_server_that_dies_while_it_rotates_loses_nothing(rotated, written):
+    """It had moved the log, and of the new one written nothing at all, or a head and a piece of the first line."""
+    (rotated / LOG).replace(rotated / OLD)
+    if written is not None:
+        record(rotated, "refused")
+        first = (rotated / LOG).read_bytes().splitlines(keepends=True)[0]
+        assert json.loads(first)["event"] == "rotated"
+        (rotated / LOG).write_bytes(first[:written])
+        (rotated / HEAD).write_bytes(first)
+    record(rotated, "refused", device="x")
+    assert chain_breaks(rotated) == []
+    assert [line["event"] for line in read_audit(rotated)][-2:] == ["rotated", "refused"]
 
 
 def _record_many(folder):
