@@ -2,7 +2,8 @@
 
 Starts SuperLink, gate, server and one node process per device, with TLS and a key for each. The devices behind the
 nodes are thin: all live in this process, hold the source's statistics of BatchNorm, and answer with those and a little
-noise, without images. Prints seconds per round, refusals, and the memory of SuperLink, gate and server round by round.
+noise, without images. Prints seconds per round, refusals, the memory of SuperLink, gate and server round by round, and
+the CPU seconds per round of every part between the first round and the last: where a round's time goes.
 
     python benchmarks/fleet_many.py --devices 50 --rounds 10
 """
@@ -13,11 +14,13 @@ import argparse
 import json
 import tempfile
 import time
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
+from fleet_round import cpu_seconds
 from rich.console import Console
 from rich.table import Table
 
@@ -60,17 +63,33 @@ class ThinDevice:
 
 
 class Observer:
-    """Notes the status and the memory of every part when a round is first seen."""
+    """Notes status, memory, CPU seconds and the time when a round is first seen."""
 
     def __init__(self) -> None:
         self.rounds: dict[int, dict[str, Any]] = {}
         self.memory: dict[int, dict[str, float]] = {}
+        self.seconds: dict[int, dict[str, float]] = {}
 
     def watch(self, supervisor: Supervisor, status: dict[str, Any]) -> None:
         """Look once."""
         now = int(status.get("round", 0))
-        self.rounds.setdefault(now, status)
-        self.memory[now] = {name: supervisor.memory(name) / 2**20 for name in supervisor.tended}
+        if now not in self.rounds:
+            self.rounds[now], self.seconds[now] = status, self._count(supervisor)
+        parts = [name for name in supervisor.tended if not name.startswith("node-")]  # looking at all takes a core
+        self.memory[now] = {name: supervisor.memory(name) / 2**20 for name in parts}
+
+    def _count(self, supervisor: Supervisor) -> dict[str, float]:
+        """Return seconds by the clock, and of CPU by part: all nodes together, and this process with its devices."""
+        seconds = defaultdict(float, {"clock": time.monotonic(), "thin devices": time.process_time()})
+        for name, tended in supervisor.tended.items():
+            seconds["nodes" if name.startswith("node-") else name] += cpu_seconds(tended.process.pid)
+        return seconds
+
+    def seconds_per_round(self) -> dict[str, float]:
+        """Return the seconds per round by part, from the end of the first round to the end of the last."""
+        first, last = min(self.seconds.keys() - {0}), max(self.seconds)
+        before, after = self.seconds[first], self.seconds[last]
+        return {name: (after[name] - before[name]) / (last - first) for name in after}
 
 
 def play(folder: Path, devices: int, rounds: int, observer: Observer) -> dict[str, Any]:
@@ -106,7 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         status = play(Path(folder), options.devices, options.rounds, observer)
     table = Table(title=f"{options.devices} nodes, {options.rounds} rounds, {time.monotonic() - began:.0f} s in all")
-    parts = [name for name in observer.memory[max(observer.memory)] if not name.startswith("node")]
+    parts = list(observer.memory[max(observer.memory)])
     for column in ("round", "seconds", *(f"{name}, MB" for name in parts)):
         table.add_column(column, justify="right")
     for number, told in sorted(observer.rounds.items()):
@@ -115,6 +134,8 @@ def main() -> None:
     console = Console()
     console.print(table)
     uploads = [line["uploads"] for line in status["history"]]
+    clock, *parts = (f"{name} {spent:.1f}" for name, spent in observer.seconds_per_round().items())
+    console.print(f"seconds per round after the first: {clock}; CPU: {', '.join(parts)}")
     console.print(f"uploads per round {uploads}; refused {status['refused']}; empty rounds {status['empty_rounds']}")
 
 
