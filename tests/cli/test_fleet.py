@@ -170,6 +170,7 @@ def test_status_survives_torn_lines_and_names_that_look_like_markup(tmp_path):
         (["server", "PLAN"], "needs --keys"),
         (["server", "PLAN", "--keys", "OUT"], "out is not there"),
         (["server", "PLAN", "--listen", "127.0.0.1:99999", "--insecure"], "HOST:PORT"),
+        (["server", "PLAN", "--port", "99999", "--insecure"], "--port 99999 must lie"),
         (["up", "aggregator=fedavg,fedctta"], "aggregator has 2 values and a fleet takes one"),
         (["up", "--out", "OUT", "nonsense=1"], "unknown key"),
     ],

@@ -109,7 +109,7 @@ def server(
     plan: Annotated[Path, typer.Argument(help="The plan, a TOML file with [fleet] and [run].")],
     keys_folder: Annotated[Path | None, typer.Option("--keys", help="Folder made by `fedctta fleet keys`.")] = None,
     listen: Annotated[str, typer.Option(help="HOST:PORT at which nodes reach the gate.")] = "127.0.0.1:9092",
-    port: Annotated[int, typer.Option(help="The SuperLink's port, on loopback.", min=1, max=65535)] = 8080,
+    port: Annotated[int, typer.Option(help="The SuperLink's port, on loopback.")] = 8080,
     folder: Annotated[Path, typer.Option("--out", help="Folder for logs and Flower's files.")] = Path("server"),
     insecure: Insecure = False,
     insist: Insist = False,
@@ -125,6 +125,8 @@ def server(
     from fedctta.fleet.server.plan import build, load_plan
 
     _need_flower()
+    if not 0 < port < 65536:
+        raise UserError(f"--port {port} must lie between 1 and 65535")
     made = load_plan(plan)
     check_place(made, build(made)[0])  # says what is wrong with it before anything is started
     host, outer = _host_and_port(listen)
