@@ -63,7 +63,7 @@ class Recall(Adapter):
     domains: int = 32  # in the book
     hazard: float = 0.1  # of a shift before a batch of 10
     tolerance: float = 0.01
-    strange: float = 10.0
+    strange: float = 5.0
     prior: float = 4.0  # images that the source is worth
     start: float = 0.5  # weight of a domain on which nothing was scored
     tie: float = 0.02
@@ -205,10 +205,10 @@ class Recall(Adapter):
         page = self.notebook.page(layout, private)
         anew = images * (1 - self._measures(private))
         whole = self._blend(layout, private, page, torch.ones_like(private["belief"]), anew)
-        weights_own = self._own(network, layout, private)
+        learnt = self._own(network, layout, private)
 
         def score(weight: Tensor) -> tuple[Tensor, Tensor]:
-            output = network(weights_own, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
+            output = network(learnt, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
             return output.logits, encode_statistics(scale, output.statistics)
 
         compares, _ = self._lacks(private)

@@ -74,7 +74,7 @@ class Recall(Aggregator):
     alone: int = 4
     hazard: float = 0.1
     tolerance: float = 0.01
-    strange: float = 10.0
+    strange: float = 5.0
     min_images: int = 1
 
     def __post_init__(self) -> None:

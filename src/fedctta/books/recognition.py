@@ -5,11 +5,12 @@ usual variance w as if by ten images, and not below a floor (pictures without co
 
     log b(k) = log prior(k) - 1/2 sum_d [ (s - l_k)_d^2 / (w_kd E_k) + log(w_kd / w_d) + log E_k ]
     E_k = 1/B + 1/n_k + tolerance
-    log b(0) = log prior(0) - 1/2 * 10 log(strange max(1, 1/B + 1))                            a domain not met
+    log b(0) = log prior(0) - 1/2 * 10 log(strange), or log(4 strange) for a single image      a domain not met
     prior = (1 - hazard) b + hazard / (number of domains + 1)
 
-`tolerance` limits the evidence to that of 1/tolerance images, for batches of one domain with different classes. Two
-domains turn out to be one if their looks are as near as those of one domain would be (`find_twins`).
+The look of a single image is no mean, and strays farther. `tolerance` limits the evidence to that of 1/tolerance
+images, for batches of one domain with different classes. Two domains turn out to be one if their looks are as near as
+those of one domain would be (`find_twins`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fedctta.core.appearance import NUMBERS
 
 FLOOR, LEAST = 0.05, 1e-3  # of a variance, in usual ones; and of a usual one
 PULL = 10.0  # images that the usual variance is worth
+SINGLE = 4.0  # times as strange must a single image be
 TINY = 1e-8
 
 
@@ -35,7 +37,7 @@ class Recogniser:
 
     hazard: float = 0.1
     tolerance: float = 0.01
-    strange: float = 10.0
+    strange: float = 5.0
 
     def update(self, belief: Tensor, look: Tensor, images: float, domains: Looks, usual: Tensor) -> Tensor:
         """Return b[K + 1], the unknown domain last, after a batch with this mean look[10]."""
@@ -46,7 +48,7 @@ class Recogniser:
         misfit = apart / error + (width / usual.clamp_min(LEAST)).log().sum(-1) + NUMBERS * error.log()
         there = F.pad(n > 0, (0, 1), value=True)
         prior = (1 - self.hazard) * belief + self.hazard * there / there.sum()
-        unknown = 0.5 * NUMBERS * log(self.strange * (1 + 1 / images if images == 1 else 1))
+        unknown = 0.5 * NUMBERS * log(self.strange * (SINGLE if images == 1 else 1))
         evidence = torch.cat([-0.5 * misfit, misfit.new_full((1,), -unknown)])
         return torch.where(there, prior.clamp_min(TINY).log() + evidence, -torch.inf).softmax(0)
 
