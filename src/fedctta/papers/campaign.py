@@ -1,0 +1,131 @@
+"""All presets at once: every distinct run of them, played once into one pool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from fedctta.errors import UserError
+from fedctta.files import require_writable
+from fedctta.models.source import Source
+from fedctta.papers.missing import Lacking, Missing
+from fedctta.papers.planning import Plan, make_plan, take_shard
+from fedctta.papers.playing import attempt
+from fedctta.papers.pool import Kept, read_pool
+from fedctta.papers.sources import find_trainings, train_sources
+from fedctta.papers.tables import load_paper
+from fedctta.report.comparison import UNAVAILABLE
+from fedctta.runs.cache import Cache
+from fedctta.runs.jobs import side_by_side
+from fedctta.runs.preset_files import published
+from fedctta.runs.progress import RoundBar
+from fedctta.runs.settings import Experiment
+from fedctta.runs.trial import run_one
+
+
+class Outcome(NamedTuple):
+    """What became of the runs of a campaign: how many there are, were kept, were played, and why others were not."""
+
+    runs: int
+    kept: int
+    played: int
+    reasons: Counter[str]
+
+    @property
+    def failed(self) -> int:
+        """Return how many failed for other reasons than missing data."""
+        return sum(count for reason, count in self.reasons.items() if not reason.startswith(UNAVAILABLE))
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """The presets with all their runs, and those, every one once, that are this machine's."""
+
+    plans: tuple[Plan, ...]
+    mine: tuple[Experiment, ...]
+
+
+def plan_all(
+    seeds: int | None = None, quick: bool = False, shard: str = "1/1", device: str = "auto", names: Iterable[str] = ()
+) -> Campaign:
+    """Return the runs of all presets, or of those named, the first seed of all first."""
+    if seeds is not None and seeds < 1:
+        raise UserError(f"--seeds {seeds} must be at least 1")
+    chosen = [name for name in names or published() if load_paper(name).panels]
+    plans = [make_plan(name, seeds, quick, (), "1/1", {"device": device}) for name in chosen]
+    every: dict[str, Experiment] = {}
+    for experiment in sorted((each for plan in plans for each in plan.mine), key=lambda each: each.seed):
+        every.setdefault(experiment.fingerprint, experiment)
+    return Campaign(tuple(plans), tuple(take_shard(list(every.values()), shard)))
+
+
+def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, progress: bool = False) -> Outcome:
+    """Play the runs that the pool does not have; one that fails does not keep the others from running."""
+    require_writable(folder / "runs")
+    if jobs < 1:
+        raise UserError(f"--jobs {jobs} must be at least 1")
+    cache, pool = Cache(), read_pool(folder)
+    left = [each for each in campaign.mine if not is_kept(each, pool.get(each.anywhere.fingerprint), cache)]
+    reasons = dict(_train(campaign.plans, left, console))
+    lacking = Lacking()
+    ready = []
+    for experiment in left:
+        if experiment.fingerprint in reasons:
+            continue
+        if why := lacking.reason(experiment, cache):
+            reasons[experiment.fingerprint] = why
+        else:
+            ready.append(experiment)
+    reasons |= _play(ready, cache, folder, jobs, RoundBar(console, progress))
+    return Outcome(
+        len(campaign.mine), len(campaign.mine) - len(left), len(left) - len(reasons), Counter(reasons.values())
+    )
+
+
+def is_kept(experiment: Experiment, run: Kept | None, cache: Cache) -> bool:
+    """Whether the pool has the run, of the weights that are on this machine: their cards tell.
+
+    Where the weights are not on this machine, what is there counts.
+    """
+    if run is None:
+        return False
+    try:
+        source: Source = cache.source(experiment, str(run.settings["model"]))
+    except UserError:
+        return True
+    return source.told() == dict(run.settings.get("source", {}))
+
+
+def _train(plans: Sequence[Plan], left: Sequence[Experiment], console: Console) -> Iterable[tuple[str, str]]:
+    """Train the source models that are not there; give the runs that cannot have theirs, and why."""
+    wanted = {experiment.fingerprint for experiment in left}
+    for plan in plans:
+        mine = [experiment for experiment in plan.mine if experiment.fingerprint in wanted]
+        for training in find_trainings(plan.paper, mine):
+            try:
+                train_sources([training], lambda line: console.print(line, soft_wrap=True))
+            except UserError as error:
+                for each in mine:
+                    if any(found.path == training.path for found in find_trainings(plan.paper, [each])):
+                        yield each.fingerprint, f"{UNAVAILABLE}: {error}"
+
+
+def _play(experiments: Sequence[Experiment], cache: Cache, folder: Path, jobs: int, bar: RoundBar) -> dict[str, str]:
+    """Play experiments and return by fingerprint why those failed that did."""
+    if jobs != 1:
+        return side_by_side(experiments, folder, jobs, resume=True)
+    failed = {}
+    with bar:
+        for k, each in enumerate(experiments):
+            label = f"[{k + 1}/{len(experiments)}] {each.dataset} {each.stream} {each.adapter}+{each.aggregator}"
+            watch = partial(bar.watch, f"{label} seed {each.seed}")
+            result = attempt(partial(run_one, each, cache, folder, resume=True, watch=watch))
+            if isinstance(result, Missing):
+                failed[each.fingerprint] = result.reason
+    return failed
