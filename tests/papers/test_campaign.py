@@ -99,3 +99,20 @@ def test_data_that_are_not_there_are_no_failure(presets):
     done = play()
     assert (done.played, done.failed) == (4, 0)
     assert all(reason.startswith("not available") for reason in done.reasons)
+
+
+def test_runs_side_by_side_are_counted_and_failures_told(presets, monkeypatch):
+    def side_by_side(experiments, folder, jobs, resume, on_done):
+        for k, experiment in enumerate(experiments):
+            on_done(experiment, "out of luck" if k == 1 else "")
+        return {experiments[1].fingerprint: "out of luck"}
+
+    monkeypatch.setattr(campaign, "side_by_side", side_by_side)
+    monkeypatch.setattr(campaign, "count", lambda first: iter(range(first, 9)))
+    console = Console(width=80)
+    with console.capture() as told:
+        done = play_all(plan_all(), POOL, 2, console, progress=True)
+    assert told.get().splitlines() == ["[1/5]", "[2/5] out of luck", "[3/5]", "[4/5]", "[5/5]"]
+    assert (done.played, done.failed) == (4, 1)
+    with pytest.raises(UserError, match="--jobs 0"):
+        play_all(plan_all(), POOL, 0, console)

@@ -78,3 +78,14 @@ def test_parts_come_before_the_mean(record):
 def test_parts_are_numbered_where_nothing_ran(record):
     table = compare(panel("domain", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 1, {})
     assert table.columns == ("1", "2", "mean")
+
+
+def test_classes_that_a_seed_never_saw_are_left_out_of_its_mean(monkeypatch):
+    class ByClass(Run):
+        def split(self, by, metric):
+            return {"C0": self - 1, "C1": float("nan") if self == 60 else self + 1}
+
+    monkeypatch.setattr(gathering, "Digest", ByClass)
+    found = {replace(CELL, seed=seed).fingerprint: ByClass(60 + seed) for seed in range(2)}
+    table = compare(panel("class", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 2, found)
+    assert [each.ours for each in table.lines[0].entries] == [(59.0, 60.0), (62.0,), (60.0, 61.0)]

@@ -15,7 +15,7 @@ from fedctta.papers.missing import NOT_RUN
 from fedctta.papers.pages import find_drawn, make_page, make_pages, write_page, write_text
 from fedctta.papers.pool import pack
 from fedctta.papers.reproduction import Reproduction, reproduce
-from fedctta.papers.scoreboard import BEGIN, END, find_unrecorded, make_scoreboard
+from fedctta.papers.scoreboard import BEGIN, END, find_standing, find_unrecorded, make_scoreboard
 from fedctta.papers.tables import load_paper, published
 from fedctta.results.packed import NAME, read_packed
 
@@ -45,6 +45,14 @@ def test_every_page_is_what_its_records_say():
 def test_pages_without_records_are_known():
     """The list may only become shorter."""
     assert set(find_unrecorded(RESULTS, committed())) == UNRECORDED
+
+
+@pytest.mark.parametrize("name", [name for name in published() if (RESULTS / load_paper(name).page).is_file()])
+def test_a_page_that_is_short_says_so_in_its_first_line(name):
+    paper = load_paper(name)
+    standing = find_standing(RESULTS, paper, committed().get(name))
+    line = (RESULTS / paper.page).read_text(encoding="utf-8").splitlines()[2]
+    assert line.startswith("**Missing: ") == bool(standing.lacks)
 
 
 def test_every_page_is_of_a_preset_or_of_another_command():

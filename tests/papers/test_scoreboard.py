@@ -40,6 +40,8 @@ def test_what_a_page_without_records_says_of_itself(two, tmp_path):
         "Command: `fedctta reproduce one`. On x: 3 runs, seeds 0, 1, 2, 1,834 seconds in all"
     )
     assert find_standing(tmp_path, load_paper("one"), None) == Standing("3", "", records=False)
+    (tmp_path / "one.md").write_text("# T\n\n**Missing: the whole protocol (--quick: 1 slot); who.** Printed.\n")
+    assert find_standing(tmp_path, load_paper("one"), None).lacks == "the whole protocol (--quick); who"
     assert find_standing(tmp_path, load_paper("two"), None) is None
 
 

@@ -29,9 +29,15 @@ def test_without_runs_nothing_is_known(presets):
     assert (one.done, one.unknown, one.cost()) == (0, 4, "not known")
 
 
+def test_source_models_to_be_trained_first_are_counted_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path))
+    status = find_status(plan_all(names=["natural-watch", "natural-watch"]), {})
+    assert [page.trainings for page in status] == [3, 3, 3]
+
+
 def test_the_cost_in_words():
-    page = PageStatus("x", 1200, 100, (0, 1), (1, 3), {"GPU": 71.6, "CPU": 0.2}, 30)
-    assert page.cost() == "72 GPU min + < 1 CPU min + not known for 30"
+    page = PageStatus("x", 1200, 100, (0, 1), (1, 3), {"GPU": 71.6, "CPU": 0.2}, 30, 2)
+    assert page.cost() == "72 GPU min + < 1 CPU min + not known for 30 + 2 source models to train"
     assert page.plain()["minutes"] == {"GPU": 71.6, "CPU": 0.2}
     console = Console(width=120)
     with console.capture() as shown:

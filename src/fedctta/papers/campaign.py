@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, prog
             reasons[experiment.fingerprint] = why
         else:
             ready.append(experiment)
-    reasons |= _play(ready, cache, folder, jobs, RoundBar(console, progress))
+    reasons |= _play(ready, cache, folder, jobs, console, progress)
     return Outcome(
         len(campaign.mine), len(campaign.mine) - len(left), len(left) - len(reasons), Counter(reasons.values())
     )
@@ -116,11 +117,15 @@ def _train(plans: Sequence[Plan], left: Sequence[Experiment], console: Console) 
                         yield each.fingerprint, f"{UNAVAILABLE}: {error}"
 
 
-def _play(experiments: Sequence[Experiment], cache: Cache, folder: Path, jobs: int, bar: RoundBar) -> dict[str, str]:
+def _play(
+    experiments: Sequence[Experiment], cache: Cache, folder: Path, jobs: int, console: Console, progress: bool
+) -> dict[str, str]:
     """Play experiments and return by fingerprint why those failed that did."""
     if jobs != 1:
-        return side_by_side(experiments, folder, jobs, resume=True)
-    failed = {}
+        done = count(1)
+        say = partial(_say_done, console, len(experiments), done) if progress else lambda experiment, reason: None
+        return side_by_side(experiments, folder, jobs, resume=True, on_done=say)
+    bar, failed = RoundBar(console, progress), {}
     with bar:
         for k, each in enumerate(experiments):
             label = f"[{k + 1}/{len(experiments)}] {each.dataset} {each.stream} {each.adapter}+{each.aggregator}"
@@ -129,3 +134,10 @@ def _play(experiments: Sequence[Experiment], cache: Cache, folder: Path, jobs: i
             if isinstance(result, Missing):
                 failed[each.fingerprint] = result.reason
     return failed
+
+
+def _say_done(console: Console, runs: int, done: Iterator[int], experiment: Experiment, reason: str) -> None:
+    """Say after every hundredth part of the runs how many are done, and of every failure why."""
+    k = next(done)
+    if reason or k == runs or k % max(1, runs // 100) == 0:
+        console.print(f"[{k}/{runs}] {reason}".rstrip(), markup=False, highlight=False, soft_wrap=True)

@@ -113,10 +113,12 @@ def _lacks(page: Reproduction) -> str:
 
 
 def _read_page(text: str, paper: Paper) -> Standing:
-    """Return how a page stands whose runs are gone: its command and its facts say so."""
+    """Return how a page stands whose runs are gone: its first line, its command and its facts say so."""
     command = next(iter(re.findall(r"Command: `([^`]*)`", text)), "")
     counted = re.search(r"seeds (\d(?:, \d)*), [\d,]+ seconds", text)
     seeds = len(counted[1].split(",")) if counted else int(next(iter(re.findall(r"--seeds (\d+)", command)), 1))
+    if told := re.search(r"^\*\*Missing: (.*?)\.\*\*", text, re.MULTILINE):
+        return Standing(str(seeds), re.sub(r"\(--quick: [^()]*\)", "(--quick)", told[1]), False)
     shown = re.findall(r'--panel "([^"]*)"', command)
     lost = [panel.name for panel in paper.panels if shown and not {panel.name, panel.group} & set(shown)]
     wanted = max((panel.seeds for panel in paper.panels), default=1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -13,6 +14,7 @@ from fedctta.papers.campaign import Campaign
 from fedctta.papers.costs import Costs
 from fedctta.papers.planning import Plan
 from fedctta.papers.pool import Kept
+from fedctta.papers.sources import find_trainings
 from fedctta.runs.settings import Experiment
 
 
@@ -30,6 +32,7 @@ class PageStatus:
     wanted: tuple[int, int]
     minutes: Mapping[str, float]  # by what computes: GPU, CPU
     unknown: int  # missing runs that no finished run is like
+    trainings: int = 0  # source models that the missing runs need first
 
     @property
     def missing(self) -> int:
@@ -44,24 +47,39 @@ class PageStatus:
             f"{minutes:,.0f} {on} min" if minutes >= 1 else f"< 1 {on} min" for on, minutes in self.minutes.items()
         ]
         rest = [f"not known for {self.unknown:,}"] if known and self.unknown else ["not known"] if self.unknown else []
-        return " + ".join(known + rest)
+        train = [f"{self.trainings} source model{'s' * (self.trainings > 1)} to train"] if self.trainings else []
+        return " + ".join(known + rest + train)
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
         minutes = {on: round(value, 2) for on, value in self.minutes.items()}
         seeds = {"seeds": list(self.seeds), "seeds_wanted": list(self.wanted)}
         counts = {"runs": self.runs, "done": self.done, "missing": self.missing}
-        return {"page": self.name, **counts, **seeds, "minutes": minutes, "missing_of_unknown_cost": self.unknown}
+        return {
+            "page": self.name,
+            **counts,
+            **seeds,
+            "minutes": minutes,
+            "missing_of_unknown_cost": self.unknown,
+            "trainings": self.trainings,
+        }
 
 
 def find_status(campaign: Campaign, pool: Mapping[str, Kept]) -> list[PageStatus]:
     """Return the status of every preset, and last of all together, where shared runs count once."""
     costs = Costs(pool.values())
-    pages = [_status(plan.paper.name, plan.mine, _seeds(plan, pool), pool, costs) for plan in campaign.plans]
+    pages = []
+    trained: set[Path] = set()
+    for plan in campaign.plans:
+        page = _status(plan.paper.name, plan.mine, _seeds(plan, pool), pool, costs)
+        left = [run for run in plan.mine if run.anywhere.fingerprint not in pool]
+        paths = {training.path for training in find_trainings(plan.paper, left)}
+        trained |= paths
+        pages.append(replace(page, trainings=len(paths)))
     low, high = ([page.seeds[k] for page in pages] for k in (0, 1))
     least, most = ([page.wanted[k] for page in pages] for k in (0, 1))
     seeds = (min(low, default=0), max(high, default=0)), (min(least, default=0), max(most, default=0))
-    return [*pages, _status("all", campaign.mine, seeds, pool, costs)]
+    return [*pages, replace(_status("all", campaign.mine, seeds, pool, costs), trainings=len(trained))]
 
 
 Seeds = tuple[tuple[int, int], tuple[int, int]]
