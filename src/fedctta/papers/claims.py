@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedctta.papers.tables import Claim
 
-VERDICTS = {"yes": "holds", "no": "does not hold", "partly": "holds in part", "open": "not tested"}
+VERDICTS = {"yes": "holds", "no": "does not hold", "partly": "holds in part", "open": "open"}
 
 
 def list_claims(claims: Sequence[Claim]) -> str:
@@ -24,7 +24,7 @@ def count_verdicts(claims: Sequence[Claim]) -> str:
     >>> count_verdicts([Claim("a", "yes"), Claim("b", "no"), Claim("c", "yes")])
     '2 hold, 1 does not hold'
     """
-    many = {"yes": "hold", "no": "do not hold", "partly": "hold in part", "open": "not tested"}
+    many = {"yes": "hold", "no": "do not hold", "partly": "hold in part", "open": "open"}
     counts = {verdict: sum(claim.holds == verdict for claim in claims) for verdict in VERDICTS}
     told = [f"{n} {VERDICTS[verdict] if n == 1 else many[verdict]}" for verdict, n in counts.items() if n]
     return ", ".join(told) or "-"
