@@ -99,8 +99,8 @@ def write_pages(pool: Path, folder: Path) -> None:
 
     pack(pool, folder)
     made = make_pages(read_packed(folder / NAME))
+    write_scoreboard(folder, made)  # first, because it may be refused
     written = [name for name, page in made.items() if write_page(folder, page)]
-    write_scoreboard(folder, made)
     out.print(f"{len(written)} pages written: {', '.join(written) or 'none'}", soft_wrap=True, highlight=False)
     if left := [name for name in made if name not in written]:
         told = "of the whole protocol, and there are runs of --quick only; delete a page to have the shorter one"

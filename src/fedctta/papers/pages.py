@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from fedctta.report.panels import DRAWS_WEIGHTS
 from fedctta.report.reproduction import draw, markdown, name_pictures
 from fedctta.results.digests import Digest
 from fedctta.runs.preset_files import published
-from fedctta.runs.settings import Experiment
+from fedctta.runs.settings import Experiment, hash_words
 
 Records = Mapping[str, Digest]
 
@@ -64,11 +63,13 @@ def _plan(paper: Paper, quick: bool, records: Records) -> _Covered:
 
 
 def _has_run(cell: Experiment, seeds: int, records: Records) -> bool:
-    return any(_key(cell, seed) in records for seed in range(seeds))
+    return any(key in records for key in _keys(cell, seeds))
 
 
-def _key(cell: Experiment, seed: int) -> str:
-    return replace(cell, seed=seed).anywhere.fingerprint
+def _keys(cell: Experiment, seeds: int) -> Iterator[str]:
+    """Give the fingerprints of a cell's seeds; without making an experiment of each, which takes ten times as long."""
+    words = {key: value for key, value in cell.anywhere.words.items() if key != "seed"}
+    return (hash_words({**words, "seed": seed} if seed else words) for seed in range(seeds))
 
 
 def _rank(paper: Paper, records: Records) -> Reproduction | None:
@@ -117,7 +118,7 @@ def find_drawn() -> set[str]:
     """Return the fingerprints of the runs whose weights a figure of some preset shows: their first seeds."""
     papers = [load_paper(name) for name in published()]
     return {
-        _key(cell, 0)
+        next(_keys(cell, 1))
         for paper in papers
         for panel in paper.panels
         if panel.figure in DRAWS_WEIGHTS

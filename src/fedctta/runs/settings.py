@@ -81,7 +81,7 @@ class Experiment(Keys):
     @property
     def fingerprint(self) -> str:
         """A short hash of the description: of what differs from the defaults, so that a new key changes no old hash."""
-        return hashlib.sha256(json.dumps(self.words, sort_keys=True).encode()).hexdigest()[:12]
+        return hash_words(self.words)
 
     @property
     def words(self) -> dict[str, Any]:
@@ -92,7 +92,12 @@ class Experiment(Keys):
     @property
     def anywhere(self) -> Experiment:
         """The same experiment for any device: what computes it does not change what is asked."""
-        return replace(self, device="auto")
+        return self if self.device == "auto" else replace(self, device="auto")
+
+
+def hash_words(words: Mapping[str, Any]) -> str:
+    """Return the fingerprint of the experiment that differs from the defaults in these words."""
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _plain(parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
