@@ -12,6 +12,7 @@ from fedctta.errors import UserError
 from fedctta.papers import campaign
 from fedctta.papers.campaign import is_kept, plan_all, play_all
 from fedctta.papers.pool import Kept, pack, read_pool
+from fedctta.papers.sources import Training
 from fedctta.runs.cache import Cache
 
 POOL = Path("pool")
@@ -116,3 +117,22 @@ def test_runs_side_by_side_are_counted_and_failures_told(presets, monkeypatch):
     assert (done.played, done.failed) == (4, 1)
     with pytest.raises(UserError, match="--jobs 0"):
         play_all(plan_all(), POOL, 0, console)
+
+
+def test_runs_that_need_a_training_come_last_and_are_left_out_where_it_fails(played, monkeypatch):
+    first, *_ = plan_all().mine
+    training = Training({"model": "x"}, Path("x"))
+    needs = {"none": [training], "bn": []}
+    monkeypatch.setattr(campaign, "find_trainings", lambda paper, runs: [t for run in runs for t in needs[run.adapter]])
+    trained = []
+    monkeypatch.setattr(campaign, "train_sources", lambda found, say: trained.append((found, len(played))))
+    assert play().played == 5
+    assert trained == [([training], 3)]  # once, after the three runs that need none
+
+    def refuse(found, say):
+        raise UserError("no images")
+
+    monkeypatch.setattr(campaign, "train_sources", refuse)
+    done = play_all(plan_all(), Path("other"), 1, Console(stderr=True))
+    assert (done.played, done.failed, dict(done.reasons)) == (3, 0, {"not available: no images": 2})
+    assert first.adapter == "none"

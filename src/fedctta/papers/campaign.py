@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -19,7 +19,7 @@ from fedctta.papers.missing import Lacking, Missing
 from fedctta.papers.planning import Plan, make_plan, take_shard
 from fedctta.papers.playing import attempt
 from fedctta.papers.pool import Kept, read_pool
-from fedctta.papers.sources import find_trainings, train_sources
+from fedctta.papers.sources import Training, find_trainings, train_sources
 from fedctta.papers.tables import load_paper
 from fedctta.report.comparison import UNAVAILABLE
 from fedctta.runs.cache import Cache
@@ -67,23 +67,20 @@ def plan_all(
 
 
 def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, progress: bool = False) -> Outcome:
-    """Play the runs that the pool does not have; one that fails does not keep the others from running."""
+    """Play the runs that the pool does not have; one that fails does not keep the others from running.
+
+    Runs whose source model must be trained first come last.
+    """
     require_writable(folder / "runs")
     if jobs < 1:
         raise UserError(f"--jobs {jobs} must be at least 1")
     cache, pool = Cache(), read_pool(folder)
     left = [each for each in campaign.mine if not is_kept(each, pool.get(each.anywhere.fingerprint), cache)]
-    reasons = dict(_train(campaign.plans, left, console))
-    lacking = Lacking()
-    ready = []
-    for experiment in left:
-        if experiment.fingerprint in reasons:
-            continue
-        if why := lacking.reason(experiment, cache):
-            reasons[experiment.fingerprint] = why
-        else:
-            ready.append(experiment)
-    reasons |= _play(ready, cache, folder, jobs, console, progress)
+    untrained = _find_untrained(campaign.plans, left)
+    play = partial(_play_ready, cache=cache, folder=folder, jobs=jobs, console=console, progress=progress)
+    reasons = play([each for each in left if each.fingerprint not in untrained])
+    reasons |= _train(untrained, console)
+    reasons |= play([each for each in left if each.fingerprint in untrained.keys() - reasons.keys()])
     return Outcome(
         len(campaign.mine), len(campaign.mine) - len(left), len(left) - len(reasons), Counter(reasons.values())
     )
@@ -103,18 +100,35 @@ def is_kept(experiment: Experiment, run: Kept | None, cache: Cache) -> bool:
     return source.told() == dict(run.settings.get("source", {}))
 
 
-def _train(plans: Sequence[Plan], left: Sequence[Experiment], console: Console) -> Iterable[tuple[str, str]]:
-    """Train the source models that are not there; give the runs that cannot have theirs, and why."""
+def _find_untrained(plans: Sequence[Plan], left: Sequence[Experiment]) -> dict[str, Training]:
+    """Return the training that must come first of every run that needs one, by fingerprint."""
     wanted = {experiment.fingerprint for experiment in left}
-    for plan in plans:
-        mine = [experiment for experiment in plan.mine if experiment.fingerprint in wanted]
-        for training in find_trainings(plan.paper, mine):
-            try:
-                train_sources([training], lambda line: console.print(line, soft_wrap=True))
-            except UserError as error:
-                for each in mine:
-                    if any(found.path == training.path for found in find_trainings(plan.paper, [each])):
-                        yield each.fingerprint, f"{UNAVAILABLE}: {error}"
+    return {
+        run.fingerprint: training
+        for plan in plans
+        for run in plan.mine
+        if run.fingerprint in wanted
+        for training in find_trainings(plan.paper, [run])
+    }
+
+
+def _train(untrained: Mapping[str, Training], console: Console) -> dict[str, str]:
+    """Train what runs need; return why those cannot be played whose model cannot be trained."""
+    failed: dict[Path, str] = {}
+    for path, training in {each.path: each for each in untrained.values()}.items():
+        try:
+            train_sources([training], lambda line: console.print(line, soft_wrap=True))
+        except UserError as error:
+            failed[path] = f"{UNAVAILABLE}: {error}"
+    return {key: failed[each.path] for key, each in untrained.items() if each.path in failed}
+
+
+def _play_ready(experiments: Sequence[Experiment], cache: Cache, **how: Any) -> dict[str, str]:
+    """Play the experiments whose data can be had; return by fingerprint why others were not played, or failed."""
+    lacking = Lacking()
+    reasons = {each.fingerprint: why for each in experiments if (why := lacking.reason(each, cache))}
+    ready = [each for each in experiments if each.fingerprint not in reasons]
+    return reasons | (_play(ready, cache, **how) if ready else {})
 
 
 def _play(
