@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -114,6 +115,12 @@ def own_title(cls: type[Any]) -> str:
 
 def parameter_types(cls: type[Any]) -> dict[str, Any]:
     """Return the type of every parameter (dataclass field) of a method."""
+    key: Any = cls  # mypy takes classes for unhashable
+    return dict(_read_types(key))
+
+
+@cache  # reading types takes longer than all else that makes an experiment, and there may be thousands of these
+def _read_types(cls: Any) -> Mapping[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 

@@ -33,16 +33,23 @@ def test_doctests():
     assert doctest.testmod(gathering).failed == 0
 
 
+class Run(float):
+    """A stand-in for a digest, which is its accuracy."""
+
+    def of_run(self, metric):
+        return float(self)
+
+    def split(self, by, metric):
+        return {"fog": self - 1, "snow": self + 1}
+
+
 @pytest.fixture
 def record(monkeypatch):
-    """Stand-ins for records, which are their accuracy."""
-    monkeypatch.setattr(gathering, "Record", float)
-    monkeypatch.setattr(gathering, "of_run", lambda run, metric: run)
-    monkeypatch.setattr(gathering, "by_domain", lambda run, metric: {"fog": run - 1, "snow": run + 1})
+    monkeypatch.setattr(gathering, "Digest", Run)
 
 
 def test_all_seeds_are_beside_the_published_number(record):
-    found = entry([61.0, 63.0])
+    found = entry([Run(61.0), Run(63.0)])
     assert (found.ours, found.paper, found.paper_spread, found.reason) == ((61.0, 63.0), 50, 1, "")
 
 
@@ -50,8 +57,8 @@ def test_all_seeds_are_beside_the_published_number(record):
     ("runs", "reason"),
     [
         ([Missing(NOT_RUN), Missing(NOT_RUN)], NOT_RUN),
-        ([60.0, Missing(NOT_RUN)], ""),
-        ([60.0, Missing("out of luck")], "out of luck"),
+        ([Run(60.0), Missing(NOT_RUN)], ""),
+        ([Run(60.0), Missing("out of luck")], "out of luck"),
         ([None, None], OTHER_SHARD),
     ],
 )
@@ -62,7 +69,7 @@ def test_what_is_missing_has_a_reason(record, runs, reason):
 
 
 def test_parts_come_before_the_mean(record):
-    table = compare(panel("domain", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 1, {CELL.fingerprint: 60.0})
+    table = compare(panel("domain", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 1, {CELL.fingerprint: Run(60.0)})
     assert table.columns == ("fog", "snow", "mean")
     assert [each.ours for each in table.lines[0].entries] == [(59.0,), (61.0,), (60.0,)]
     assert [each.paper for each in table.lines[0].entries] == [1, 2, 3]
@@ -71,3 +78,14 @@ def test_parts_come_before_the_mean(record):
 def test_parts_are_numbered_where_nothing_ran(record):
     table = compare(panel("domain", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 1, {})
     assert table.columns == ("1", "2", "mean")
+
+
+def test_classes_that_a_seed_never_saw_are_left_out_of_its_mean(monkeypatch):
+    class ByClass(Run):
+        def split(self, by, metric):
+            return {"C0": self - 1, "C1": float("nan") if self == 60 else self + 1}
+
+    monkeypatch.setattr(gathering, "Digest", ByClass)
+    found = {replace(CELL, seed=seed).fingerprint: ByClass(60 + seed) for seed in range(2)}
+    table = compare(panel("class", ((1.0, 0.0), (2.0, 0.0), (3.0, 0.0))), GRID, 2, found)
+    assert [each.ours for each in table.lines[0].entries] == [(59.0, 60.0), (62.0,), (60.0, 61.0)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedctta.errors import UserError
-from fedctta.papers.planning import choose_panels, make_plan, require_as_many, take_shard
+from fedctta.papers.planning import add_seeds, choose_panels, make_plan, require_as_many, take_shard
 from fedctta.papers.tables import load_paper
+from fedctta.runs.settings import Experiment
 
 TABLE = """
 title = "A table"
@@ -86,3 +87,10 @@ def test_quick_leaves_tables_out():
     ]
     with pytest.raises(UserError, match="--quick leaves these panels out"):
         make_plan("natural-pacs", 1, True, ["Batch 1, trained on art"], "1/1", {})
+
+
+def test_panels_with_fewer_seeds_ask_for_the_first_ones():
+    few, many = {("a", "c"): Experiment(batch=3)}, {("a", "c"): Experiment(batch=4), ("b", "c"): Experiment(batch=3)}
+    runs = add_seeds([few, many], [1, 2])
+    assert [(run.batch, run.seed) for run in runs] == [(3, 0), (4, 0), (4, 1), (3, 1)]
+    assert add_seeds([], []) == []

@@ -265,9 +265,40 @@ def test_fedavg_of_bpfedctta_does_not_adapt() -> None:
 
 def test_what_follows_from_a_drop_is_marked_as_derived() -> None:
     """BPFedCTTA's text gives 64.5 at alpha = 0.05 and a drop of 5.3 from alpha = 10."""
-    (part,) = paper("bpfedctta-heterogeneity").panels
-    assert part.published["BPFedCTTA"][-1][0] == 69.8
-    assert part.derived["BPFedCTTA"] == {4: "64.5 + 5.3"}
+    first, second = paper("bpfedctta-heterogeneity").panels
+    assert [part.published["BPFedCTTA"][-1][0] for part in (first, second)] == [69.8, 69.2]
+    assert first.derived["BPFedCTTA"] == {4: "64.5 + 5.3"}
+    assert second.derived["BPFedCTTA"] == {4: "62.5 + 6.7"}
+
+
+def test_tables_of_pfedbbn_are_of_the_runs_of_table_1() -> None:
+    """One pool: what Tables 3, 6 and 7 and the figures show is played for Table 1."""
+    table1 = paper("pfedbbn-table1")
+    played = {cell.fingerprint for part in table1.panels for cell in table1.cells(part, quick=False, more={}).values()}
+    for name in ("table2", "table3", "table6", "table7", "figure3", "figure4", "figure5", "figure10"):
+        other = paper(f"pfedbbn-{name}")
+        cells = [cell for part in other.panels for cell in other.cells(part, quick=False, more={}).values()]
+        assert {cell.fingerprint for cell in cells} <= played, name
+
+
+def test_fedprox_equals_fedavg_after_one_step() -> None:
+    loaded = paper("pfedbbn-table1")
+    for part in loaded.panels:
+        cells = loaded.cells(part, quick=False, more={})
+        prox = {(row, column): cell for (row, column), cell in cells.items() if row.startswith("FedProx")}
+        assert len(prox) == 16
+        assert all(cell == cells[row.replace("FedProx", "FedAvg"), column] for (row, column), cell in prox.items())
+
+
+@pytest.mark.parametrize(("name", "by"), [("table3", "class"), ("table6", "domain"), ("table7", "client")])
+def test_tables_of_pfedbbn_have_their_printed_means(name: str, by: str) -> None:
+    for part in paper(f"pfedbbn-{name}").panels:
+        assert part.by == by
+        for row, numbers in part.published.items():
+            *each, mean = (value for value, _ in numbers)
+            assert len(each) == {"class": 10, "domain": 15, "client": 10}[by]
+            if not isnan(mean) and row in ("RoTTA", "BBN"):
+                assert isclose(float(np.mean(each)), mean, abs_tol=0.11), (part.name, row)
 
 
 @pytest.mark.parametrize("name", SWEEPS)

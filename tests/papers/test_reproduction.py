@@ -211,17 +211,17 @@ def test_quick_says_so(table, tmp_path):
     result.write(tmp_path / "report")
     text = (tmp_path / "report" / "mine.md").read_text()
     assert (
-        "**Shortened by --quick: 1 slot per domain instead of 2.** Printed numbers are of the whole protocol." in text
+        "**Missing: the whole protocol (--quick: 1 slot per domain instead of 2); domains and positions (no runs).**"
+        " Printed numbers are of the whole protocol." in text
     )
     assert '`fedctta reproduce mine.toml --panel "means" --quick`' in text
     assert len(result.tables) == 1
 
 
-def test_quick_tells_what_images_would_suffice_for(table):
-    """Of 2,000 shapes every one of 4 clients gets 5 batches of 100."""
+def test_quick_tells_where_images_decide_the_length(table):
     whole = table().replace("mine", "whole")
     Path(whole).write_text(Path(table()).read_text().replace("slots = 2,", "batch = 100,"))
-    assert reproduce(whole, quick=True, panels=["positions"]).quick == "1 slot per domain instead of 5"
+    assert reproduce(whole, quick=True, panels=["positions"]).quick == "1 slot per domain instead of all images"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
-from fedctta.papers.tables import By, Figure, load_paper, published
+from fedctta.papers.tables import By, Claim, Figure, load_paper, published
 
 SMALL = """
 title = "A table"
@@ -189,3 +189,38 @@ def test_a_ranking_names_presets_that_are_there(tmp_path):
     path.write_text('presets = ["natural-moon"]')
     with pytest.raises(UserError, match="unknown preset"):
         load_paper(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("seeds = 0", "seeds = 0 must be a whole number from 1 on"),
+        ("seeds = true", "must be a whole number"),
+        ('claim = [{ holds = "yes" }]', "a claim needs the paper's words"),
+        ('claim = [{ says = "x", holds = "perhaps" }]', "unknown holds of a claim"),
+        ('claim = [{ says = "x", holds = "yes", because = "y" }]', "unknown key of a claim"),
+        ('claim = ["x"]', "claim must be a table of texts"),
+    ],
+)
+def test_a_mistake_in_seeds_or_claims_is_told(tmp_path, line, told):
+    place = tmp_path / "mine.toml"
+    place.write_text(f"{line}\n[[panel]]\ncolumns.c = {{}}\nrows.r = {{}}\n")
+    with pytest.raises(UserError, match=told):
+        load_paper(str(place))
+
+
+def test_a_panel_may_have_seeds_of_its_own_and_a_page_its_place(tmp_path):
+    place = tmp_path / "mine.toml"
+    grid = "columns.c = {}\nrows.r = {}\n"
+    panels = f"[[panel]]\nname = 'a'\n{grid}[[panel]]\nname = 'b'\nseeds = 1\n{grid}"
+    place.write_text(f'seeds = 4\nclaim = [{{ says = "we  win", holds = "no" }}]\n{panels}')
+    paper = load_paper(str(place))
+    assert [panel.seeds for panel in paper.panels] == [4, 1]
+    assert (paper.page, paper.claims) == ("mine.md", (Claim("we win", "no"),))
+
+
+def test_a_table_by_class_shows_accuracies(tmp_path):
+    place = tmp_path / "mine.toml"
+    place.write_text('[[panel]]\nby = "class"\nmetric = "major"\ncolumns.c = {}\nrows.r = {}\n')
+    with pytest.raises(UserError, match='by = "class" shows accuracies'):
+        load_paper(str(place))

@@ -10,13 +10,14 @@ import pytest
 from fedctta.report import reproduction
 from fedctta.report.comparison import Comparison, Entry, Line, csv_of
 from fedctta.report.reproduction import Story, markdown, paragraphs, write_reproduction
+from fedctta.results.digests import digest
 
 STORY = Story("fedctta-table1", "Table <I>", "FedCTTA (2025)", "A **note** with `code`.", "fedctta reproduce x")
 
 
 @pytest.fixture
 def tables(fake):
-    run = fake(hardware="a machine", torch="2.13")
+    run = digest(fake(hardware="a machine", torch="2.13"))
     first = Comparison(
         "CIFAR-10-C, bn", ("NIID",), (Line("FedAvg", (Entry((60.0,), 61.0),)),), runs={("FedAvg", "NIID"): (run,)}
     )
@@ -86,12 +87,12 @@ def page(tables, **words):
 
 
 def one(fake, entry, **words):
-    run = fake(**words.pop("settings", {}))
+    run = digest(fake(**words.pop("settings", {})))
     return Comparison("one", ("NIID",), (Line("FedAvg", (entry,)),), runs={("FedAvg", "NIID"): (run,)}, **words)
 
 
 def test_quick_speaks_of_printed_numbers_only_where_there_are_some(fake):
-    told = "**Shortened by --quick: 1 slot per domain instead of 5.**"
+    told = "**Missing: the whole protocol (--quick: 1 slot per domain instead of 5).**"
     quick = "1 slot per domain instead of 5"
     assert f"{told} Printed numbers are" in page([one(fake, Entry((60.0,), 61.0))], quick=quick)
     assert f"{told}\n" in page([one(fake, Entry((60.0,)))], quick=quick)
@@ -131,6 +132,28 @@ def test_a_text_may_tell_the_heterogeneity_that_was_run(fake):
     assert "TH = 0.2 and SH = 0.25." in page([one(fake, Entry((60.0,)), text=text, settings={"th": 0.2, "sh": 0.25})])
     nothing = Comparison("one", ("NIID",), (Line("FedAvg", (Entry(),)),), text=text)
     assert "TH = - and SH = -." in page([nothing])
+
+
+def test_what_is_missing_is_the_first_line(fake):
+    table = one(fake, Entry((60.0,), 61.0))
+    lines = page([table], quick="1 slot", missing=("CIFAR-100-C (no runs)", "2 of 9 cells")).splitlines()
+    told = "**Missing: the whole protocol (--quick: 1 slot); CIFAR-100-C (no runs); 2 of 9 cells.**"
+    assert lines[:3] == ["# Table <I>", "", f"{told} Printed numbers are of the whole protocol."]
+    assert "Missing" not in page([table])
+
+
+def test_a_page_is_dated_by_its_runs(fake):
+    table = one(fake, Entry((60.0,), 61.0))
+    (run,) = table.runs["FedAvg", "NIID"]
+    made = [replace(run, origin={"made": f"2026-11-{day}T10:00:00+00:00"}) for day in (17, 15)]
+    assert "Made on 2026-11-15 to 2026-11-17 on" in page([replace(table, runs={("FedAvg", "NIID"): tuple(made)})])
+    assert "Made on 2026-11-17 on" in page([replace(table, runs={("FedAvg", "NIID"): (made[0],)})])
+
+
+def test_claims_stand_between_tables_and_notes(fake):
+    text = page([one(fake, Entry((60.0,)))], claims="- *We win.* **Holds.**")
+    assert text.index("| FedAvg |") < text.index("## Claims\n\n- *We win.*") < text.index("## Notes\n\nA **note**")
+    assert "## Notes" not in page([one(fake, Entry((60.0,)))])
 
 
 def test_nothing_run_is_told(tables, tmp_path):

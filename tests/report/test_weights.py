@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedctta.report.weights import mean_weights, pick_moments, weights_there
+from fedctta.report.weights import depict, mean_weights, pick_moments, weights_there
 from fedctta.results.records import Record
 
 Fake = Callable[..., Record]
@@ -55,3 +55,12 @@ def test_without_uploads_there_is_one_moment(fake: Fake) -> None:
     ((title, w),) = pick_moments(fake(aggregator="local", kept=4), 3)
     assert title == "every round"
     assert np.array_equal(w, np.eye(4))
+
+
+def test_what_figures_show_is_depicted(fake):
+    run = fake(aggregator="fedtsa", kept=7)
+    seen = depict(run)
+    assert seen.moments.shape == (len(seen.titles), 4, 4)
+    assert np.array_equal(seen.first, run.collaboration[:, 0])
+    assert np.array_equal(seen.rounds, run.collaboration_rounds)
+    assert all(0 < at < len(run.seen) for at in seen.shifts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from fedctta.errors import UserError
-from fedctta.results.records import Record, to_json
+from fedctta.results.records import Record, read_header, to_json
 
 NUMBERS = {"same_domain_weight": 0.75, "bytes_up": 10, "bytes_down": 8, "seconds": 1.5, "peak_memory_mb": 99.0}
 
@@ -175,3 +175,14 @@ def test_accuracy_after_a_shift_is_that_of_the_first_ten_images_of_a_stay():
     assert record.accuracy_after_shift == (4 + 3 + 2 + 1 + 0) / 20  # batches of 4 that begin within ten images
     assert record.accuracy_since_shift(12, 16) == 0
     assert record.summary()["accuracy_after_shift"] == record.accuracy_after_shift
+
+
+def test_the_header_is_read_without_the_arrays(record, tmp_path):
+    replace(record, origin={"fingerprint": "a"}).save(tmp_path / "r")
+    header = read_header(tmp_path / "r")
+    assert header["origin"] == {"fingerprint": "a"} == Record.load(tmp_path / "r").origin
+    assert header["seconds"] == record.seconds
+    assert "seen" not in header
+    (tmp_path / "x").write_bytes(b"not this")
+    with pytest.raises(UserError, match="damaged or not a run record"):
+        read_header(tmp_path / "x")

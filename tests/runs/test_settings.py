@@ -291,3 +291,12 @@ def test_a_preset_is_found_by_name(tmp_path, monkeypatch):
 def test_every_preset_of_the_package_describes_experiments():
     for name in presets():
         assert expand(load_preset(name).values), name
+
+
+def test_words_are_what_differs_and_decide_the_fingerprint():
+    one = Experiment(batch=5, device="cpu", parameters={"bn": {"momentum": 0.5}})
+    assert one.words == {"batch": 5, "device": "cpu", "parameters": {"bn": {"momentum": 0.5}}}
+    assert Experiment().words == {}
+    assert one.anywhere.words == {"batch": 5, "parameters": {"bn": {"momentum": 0.5}}}
+    assert one.anywhere.fingerprint != one.fingerprint
+    assert one.anywhere.fingerprint == dataclasses.replace(one, device="cuda").anywhere.fingerprint

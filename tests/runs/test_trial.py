@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from copy import deepcopy
 from dataclasses import replace
@@ -290,3 +291,16 @@ def test_health_is_watched_only_if_asked(start, tmp_path):
     assert (told["client"], told["answers"], told["alarms"]) == (3, "adapted", [])
     asked.save(tmp_path / "record")
     assert Record.load(tmp_path / "record").health == asked.health
+
+
+def test_a_record_says_which_experiment_it_is_of():
+    (one,) = expand({"dataset": "shapes-c", "aggregator": "fedavg", "device": "cpu"})
+    told = trial.describe_origin(one)
+    assert told["fingerprint"] == one.anywhere.fingerprint
+    assert told["words"] == {"dataset": "shapes-c", "aggregator": "fedavg"}
+    assert told["version"] == fedctta.__version__
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", told["made"])
+
+
+def test_a_run_of_objects_has_no_experiment(start):
+    assert start(aggregator="fedavg").origin == {}

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedctta.cli import pool as whole_pool
 from fedctta.cli.console import err, out, print_list
 from fedctta.cli.refusal import refuse_options
 from fedctta.errors import UserError
@@ -14,9 +15,15 @@ from fedctta.runs.preset_files import published, titles
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A published table or figure; without it, all are listed.")] = None,
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="A published table or figure, or all, status, pack, pages; without it, a list.")
+    ] = None,
     words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1; the papers use 5.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Seeds 0 to N - 1; else one, and for all and status as many as a preset asks for."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer slots; the table says so.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel, or these, for example CIFAR-10-C.")] = None,
@@ -28,41 +35,57 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Run nothing: say how many runs there are, and what must be trained.")
     ] = False,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for finished cells and reports.")] = Path("runs"),
+    pool: Annotated[
+        Path | None, typer.Option(help="Folder of finished runs, shared by all pages; else that of --out.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for reports.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run a published table or figure and show our numbers beside the paper's. Finished cells are kept.
 
     Example: fedctta reproduce fedctta-table1 --quick --panel CIFAR-10-C
+
+    Four words stand for all of them: all plays every preset into one pool, status says what is missing there and how
+    long it will take, pack puts its runs into one file of records, and pages writes all result pages from that file.
     """
     if name is None:
         print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
         return
+    whole_pool.refuse_useless(context, name)
+    place = pool or folder
+    if name == "all":
+        return whole_pool.play(place, seeds, quick, device, shard, jobs, quiet)
+    if name == "status":
+        return whole_pool.show(place, seeds, quick, as_json)
+    if name in ("pack", "pages"):
+        return (whole_pool.pack if name == "pack" else whole_pool.write_pages)(place, folder)
     from fedctta.papers.reproduction import foresee
     from fedctta.papers.reproduction import reproduce as run_reproduction
     from fedctta.report.comparison import print_comparison
     from fedctta.runs.settings import parse_single
 
     values = parse_single(words or [], "a reproduction")
-    refuse_options(values, run_reproduction, "device")
+    refuse_options(values, run_reproduction, "device", "out")
     values["device"] = device
+    many = 1 if seeds is None else seeds
     if dry_run and gather:
         raise UserError("--dry-run and --gather both run nothing: give one of them")
     if dry_run:
-        for part in foresee(name, seeds=seeds, quick=quick, panels=panel or (), shard=shard, out=folder, **values):
+        for part in foresee(name, seeds=many, quick=quick, panels=panel or (), shard=shard, pool=place, **values):
             for line in part.told():
                 out.print(line, soft_wrap=True, highlight=False)
         return
     try:
         result = run_reproduction(
             name,
-            seeds=seeds,
+            seeds=many,
             quick=quick,
             panels=panel or (),
             shard=shard,
             gather=gather,
             jobs=jobs,
-            out=folder,
+            pool=place,
             progress=not quiet,
             console=err,
             **values,

@@ -10,7 +10,7 @@ from fedctta.papers.missing import Lacking
 from fedctta.papers.planning import Plan
 from fedctta.papers.playing import find_cells
 from fedctta.papers.sources import Training, find_trained, find_trainings
-from fedctta.results.records import Record
+from fedctta.results.digests import Digest
 from fedctta.runs.cache import Cache
 
 
@@ -47,5 +47,5 @@ def forecast(plan: Plan, folder: Path) -> Forecast:
     cache, trainings = Cache(), find_trainings(plan.paper, plan.mine)
     mine = find_trained(plan.paper, plan.mine) if (folder / "runs").is_dir() else []
     found = find_cells(mine, cache, Lacking(), folder)
-    kept = tuple(run.seconds for run in found.values() if isinstance(run, Record))
+    kept = tuple(run.seconds for run in found.values() if isinstance(run, Digest))
     return Forecast(plan.paper.name, len(plan.mine), kept, tuple(trainings))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import nan
+from math import isnan, nan
 
 from fedctta.papers.missing import NOT_RUN, OTHER_SHARD, Missing
 from fedctta.papers.planning import Cells, require_as_many
 from fedctta.papers.playing import Found
 from fedctta.papers.tables import Panel
 from fedctta.report.comparison import Comparison, Entry, Line
-from fedctta.results.records import Record
-from fedctta.results.summaries import by_client, by_domain, by_position, of_run
+from fedctta.results.digests import Digest
 
-Seeds = tuple[tuple[Record, ...], str]  # the seeds that ran, and why others did not
+Seeds = tuple[tuple[Digest, ...], str]  # the seeds that ran, and why others did not
 Grid = tuple[tuple[str, ...], tuple[Line, ...]]
 
 
@@ -24,7 +23,7 @@ def compare(panel: Panel, grid: Cells, seeds: int, found: Found) -> Comparison:
     def gather(cell: tuple[str, str]) -> Seeds:
         seeded = (replace(grid[cell], seed=seed).fingerprint for seed in range(seeds))
         runs = [found.get(key, Missing(OTHER_SHARD)) for key in seeded]
-        records = tuple(run for run in runs if isinstance(run, Record))
+        records = tuple(run for run in runs if isinstance(run, Digest))
         reasons = [run.reason for run in runs if isinstance(run, Missing)]
         return records, next((reason for reason in reasons if not records or reason != NOT_RUN), "")
 
@@ -56,7 +55,7 @@ def lay_out_settings(panel: Panel, cells: Mapping[tuple[str, str], Seeds], rows:
         runs, reason = cells.get((row, column), ((), ""))
         printed = panel.published[row][place[column]] if row in panel.published else (nan, nan)
         derived = panel.derived.get(row, {}).get(place[column], "")
-        return Entry(tuple(of_run(run, panel.metric) for run in runs), *printed, reason, derived)
+        return Entry(tuple(run.of_run(panel.metric) for run in runs), *printed, reason, derived)
 
     return tuple(settings), tuple(Line(row, tuple(entry(row, column) for column in settings)) for row in rows)
 
@@ -80,20 +79,20 @@ def lay_out_parts(panel: Panel, cells: Mapping[tuple[str, str], Seeds], rows: Se
     return names, tuple(line(row) for row in rows)
 
 
-def split_runs(panel: Panel, runs: Sequence[Record]) -> dict[str, tuple[float, ...]]:
-    """Return every seed's numbers by domain, position or client, and the mean last; nothing without runs."""
+def split_runs(panel: Panel, runs: Sequence[Digest]) -> dict[str, tuple[float, ...]]:
+    """Return every seed's numbers by domain, position, client or class, and the mean last; nothing without runs."""
     if not runs:
         return {}
-    if panel.by == "position":
-        each = [by_position(run) for run in runs]
-    else:
-        each = [(by_domain if panel.by == "domain" else by_client)(run, panel.metric) for run in runs]
-    parts = {name: tuple(numbers[name] for numbers in each if name in numbers) for name in each[0]}
-    return {**parts, "mean": tuple(of_run(run, panel.metric) for run in runs)}
+    each = [run.split(panel.by, panel.metric) for run in runs]
+    parts = {
+        name: tuple(numbers[name] for numbers in each if name in numbers and not isnan(numbers[name]))
+        for name in each[0]
+    }
+    return {**parts, "mean": tuple(run.of_run(panel.metric) for run in runs)}
 
 
-def describe_shortening(pairs: Iterable[tuple[int, int]]) -> str:
-    """Say how many slots domains lasted, and how many they do in the whole protocol.
+def describe_shortening(pairs: Iterable[tuple[int, int | None]]) -> str:
+    """Say how many slots domains lasted, and how many they do in the whole protocol (None: as images suffice for).
 
     >>> describe_shortening([(5, 50), (10, 50)])
     '5 or 10 slots per domain instead of 50'
@@ -103,9 +102,9 @@ def describe_shortening(pairs: Iterable[tuple[int, int]]) -> str:
     by_whole: dict[int, set[int]] = {}
     for slots, whole in pairs:
         if slots != whole:
-            by_whole.setdefault(whole, set()).add(slots)
+            by_whole.setdefault(whole or 0, set()).add(slots)
     words = [
-        f"{' or '.join(map(str, sorted(ours)))} slot{'' if ours == {1} else 's'}{{}} instead of {whole}"
+        f"{' or '.join(map(str, sorted(ours)))} slot{'' if ours == {1} else 's'}{{}} instead of {whole or 'all images'}"
         for whole, ours in sorted(by_whole.items(), reverse=True)
     ]
     return (

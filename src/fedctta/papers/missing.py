@@ -23,7 +23,7 @@ class Missing:
 
 
 class Lacking:
-    """Remembers which data could not be had, so that nobody waits for the same download twice."""
+    """Remembers which data could be had, so that nobody loads or waits for the same twice."""
 
     def __init__(self) -> None:
         self._reasons: dict[tuple[Any, ...], str] = {}
@@ -32,11 +32,12 @@ class Lacking:
         """Return why the experiment's data cannot be had, or nothing if they can."""
         data = *data_keys(experiment), experiment.model, experiment.weights  # weights decide what is held out
         if data not in self._reasons:
+            self._reasons[data] = ""
             try:
                 cache.data(experiment)
             except UserError as error:
                 self._reasons[data] = f"{UNAVAILABLE}: {error}"
-        return self._reasons.get(data, "")
+        return self._reasons[data]
 
     def missing(self, experiment: Experiment, cache: Cache) -> Missing | None:
         """Return that the experiment has no record because of its data, or None if they can be had."""

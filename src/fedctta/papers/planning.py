@@ -27,22 +27,34 @@ class Plan:
     paper: Paper
     panels: tuple[Panel, ...]
     grids: tuple[Cells, ...]
-    seeds: int
+    seeds: tuple[int, ...]
     mine: tuple[Experiment, ...]
 
 
-def make_plan(name: str, seeds: int, quick: bool, panels: Sequence[str], shard: str, values: Mapping[str, Any]) -> Plan:
-    """Return what is to be run; a cell that panels share is run once."""
+def make_plan(
+    name: str, seeds: int | None, quick: bool, panels: Sequence[str], shard: str, values: Mapping[str, Any]
+) -> Plan:
+    """Return what is to be run, with as many seeds as are asked for, or as panels do; a shared cell is run once."""
     paper = load_paper(name)
     choose_device(str(values.get("device", "auto")))  # refused before anything runs
     found = [(panel, paper.cells(panel, quick, values)) for panel in choose_panels(paper, panels)]
     found = [(panel, cells) for panel, cells in found if cells]  # --quick may drop all of a table
     if not found:
         raise UserError("--quick leaves these panels out: drop it, or choose others")
-    chosen, grids = (panel for panel, _ in found), tuple(cells for _, cells in found)
-    every = {experiment.fingerprint: experiment for grid in grids for experiment in grid.values()}
-    seeded = [replace(experiment, seed=seed) for seed in range(seeds) for experiment in every.values()]
-    return Plan(paper, tuple(chosen), grids, seeds, tuple(take_shard(seeded, shard)))
+    chosen, grids = tuple(panel for panel, _ in found), tuple(cells for _, cells in found)
+    each = tuple(seeds or panel.seeds for panel in chosen)
+    return Plan(paper, chosen, grids, each, tuple(take_shard(add_seeds(grids, each), shard)))
+
+
+def add_seeds(grids: Sequence[Cells], seeds: Sequence[int]) -> list[Experiment]:
+    """Return the experiments of all cells, every one once, with the first seed first."""
+    every: dict[str, Experiment] = {}
+    for seed in range(max(seeds, default=0)):
+        for grid, wanted in zip(grids, seeds, strict=True):
+            for cell in grid.values() if seed < wanted else ():
+                experiment = replace(cell, seed=seed)
+                every.setdefault(experiment.fingerprint, experiment)
+    return list(every.values())
 
 
 def choose_panels(paper: Paper, names: Sequence[str]) -> list[Panel]:
@@ -76,6 +88,7 @@ def check_lengths(panel: Panel, grid: Cells, cache: Cache, lacking: Lacking) -> 
             "domain": len(np.unique(stream.domain[there])),
             "position": len(stream.data.names),
             "client": int(there.any(0).sum()),
+            "class": len(stream.data.classes),
         }[panel.by]
         require_as_many(panel, row, parts + 1)
 

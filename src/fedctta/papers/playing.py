@@ -1,4 +1,4 @@
-"""Play the cells of a table, or find them among those kept: by fingerprint, a record or why there is none."""
+"""Play the cells of a table, or find them among those kept: by fingerprint, a digest or why there is none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from fedctta.errors import UserError
 from fedctta.papers.missing import NOT_RUN, Lacking, Missing
+from fedctta.report.weights import depict
+from fedctta.results.digests import Digest, digest
 from fedctta.results.records import Record
 from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
@@ -15,7 +17,7 @@ from fedctta.runs.progress import RoundBar
 from fedctta.runs.settings import Experiment
 from fedctta.runs.trial import kept, run_one
 
-Found = Mapping[str, Record | Missing]
+Found = Mapping[str, Digest | Missing]
 
 
 def play_cells(
@@ -26,7 +28,7 @@ def play_cells(
     if jobs != 1:
         there = [experiment for experiment in experiments if not lacking.reason(experiment, cache)]
         failed = side_by_side(there, folder, jobs, resume=True)
-    found: dict[str, Record | Missing] = {fingerprint: Missing(reason) for fingerprint, reason in failed.items()}
+    found: dict[str, Digest | Missing] = {fingerprint: Missing(reason) for fingerprint, reason in failed.items()}
     with bar:
         for k, experiment in enumerate(experiments):
             label = f"[{k + 1}/{len(experiments)}] {experiment.dataset} {experiment.stream}"
@@ -45,10 +47,11 @@ def find_cells(experiments: Sequence[Experiment], cache: Cache, lacking: Lacking
     }
 
 
-def attempt(play: Callable[[], Record | None]) -> Record | Missing:
-    """Return the record of a cell, or why there is none; one that fails must not keep the others from running."""
+def attempt(play: Callable[[], Record | None]) -> Digest | Missing:
+    """Return the digest of a cell, or why there is none; one that fails must not keep the others from running."""
     try:
-        return play() or Missing(NOT_RUN)
+        record = play()
+        return digest(record, depict(record)) if record is not None else Missing(NOT_RUN)
     except UserError as error:
         return Missing(str(error))
     except (RuntimeError, ValueError, ArithmeticError) as error:  # out of memory, a method's own mistake

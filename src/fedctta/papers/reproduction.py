@@ -15,20 +15,20 @@ from rich.console import Console
 
 from fedctta.errors import UserError
 from fedctta.files import require_writable
+from fedctta.papers.claims import list_claims
 from fedctta.papers.forecast import Forecast, forecast
 from fedctta.papers.gathering import compare, describe_shortening
 from fedctta.papers.missing import NOT_RUN, Lacking, Missing
 from fedctta.papers.planning import Plan, check_lengths, make_plan
 from fedctta.papers.playing import Found, find_cells, play_cells
+from fedctta.papers.shortfall import find_missing
 from fedctta.papers.sources import find_trained, find_trainings, train_sources
 from fedctta.papers.tables import Paper, load_paper
 from fedctta.report.comparison import UNAVAILABLE, Comparison
 from fedctta.report.gains import add_summaries, group_of, rank, sum_up
 from fedctta.report.reproduction import Story, write_reproduction
-from fedctta.runs.build import choose_methods, choose_slots
 from fedctta.runs.cache import Cache
 from fedctta.runs.progress import RoundBar
-from fedctta.runs.settings import Experiment
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,22 @@ class Reproduction:
     command: str
     quick: str = ""  # what --quick changed, if it was given
     parts: tuple[Reproduction, ...] = ()  # of a ranking: the presets whose methods are ranked
+    missing: tuple[str, ...] = ()  # what the tables lack of the preset
+
+    @property
+    def story(self) -> Story:
+        """What is told beside the tables."""
+        return Story(
+            name=self.paper.name,
+            title=self.paper.title,
+            paper=self.paper.paper,
+            note=self.paper.note,
+            command=self.command,
+            quick=self.quick,
+            missing=self.missing,
+            claims=list_claims(self.paper.claims),
+            many=len(self.paper.panels) > 1,
+        )
 
     def write(self, folder: str | Path) -> Path:
         """Write the page, the Markdown file, the numbers and the figures; return the page's path.
@@ -48,15 +64,7 @@ class Reproduction:
         """
         for part in self.parts:
             part.write(Path(folder).parent / part.paper.name)
-        story = Story(
-            name=self.paper.name,
-            title=self.paper.title,
-            paper=self.paper.paper,
-            note=self.paper.note,
-            command=self.command,
-            quick=self.quick,
-        )
-        return write_reproduction(story, self.tables, Path(folder))
+        return write_reproduction(self.story, self.tables, Path(folder))
 
     @property
     def failed(self) -> list[str]:
@@ -75,12 +83,12 @@ def reproduce(
     shard: str = "1/1",
     gather: bool = False,
     jobs: int = 1,
-    out: str | Path = "runs",
+    pool: str | Path = "runs",
     progress: bool = False,
     console: Console | None = None,
     **values: Any,
 ) -> Reproduction:
-    """Run all cells of a published table or figure that are not kept in `out` yet, and compare.
+    """Run all cells of a published table or figure that are not kept in `pool` yet, and compare.
 
     `values` are experiment keys that win over the preset's (`device="cpu"`, `weights="auto"`). `shard="2/6"` runs
     every sixth cell only, beginning with the second, so that several machines can share the work; a last call
@@ -98,12 +106,12 @@ def reproduce(
         if panels:
             raise UserError(f"{name} ranks whole presets: leave --panel out, or name one of {', '.join(paper.presets)}")
         options: dict[str, Any] = {"seeds": seeds, "quick": quick, "shard": shard, "gather": gather, "jobs": jobs}
-        options |= {"out": out, "progress": progress, "console": console, **values}
+        options |= {"pool": pool, "progress": progress, "console": console, **values}
         parts = tuple(reproduce(each, **options) for each in paper.presets)
         quickened = "; ".join(dict.fromkeys(part.quick for part in parts if part.quick))
         return Reproduction(paper, rank_presets(parts), command, quickened, parts)
     plan = make_plan(name, seeds, quick, panels, shard, values)
-    folder, cache, lacking = Path(out), Cache(), Lacking()
+    folder, cache, lacking = Path(pool), Cache(), Lacking()
     require_writable(folder / "runs")
     if not gather:
         train_sources(find_trainings(plan.paper, plan.mine), lambda line: console.print(line, soft_wrap=True))
@@ -116,9 +124,16 @@ def reproduce(
     else:
         bar = RoundBar(console, progress)
         found = play_cells(plan.mine, cache, lacking, folder, jobs, bar)
-    tables = [compare(each, grid, seeds, found) for each, grid in zip(plan.panels, plan.grids, strict=True)]
-    quickened = _say_quick(plan, tables, cache, values) if quick else ""
-    return Reproduction(plan.paper, add_summaries(tables), command, quickened)
+    return gather_tables(plan, found, command, quick, values)
+
+
+def gather_tables(plan: Plan, found: Found, command: str, quick: bool, values: Mapping[str, Any]) -> Reproduction:
+    """Return the tables of a plan from what was found, and what they lack."""
+    each = zip(plan.panels, plan.grids, plan.seeds, strict=True)
+    tables = [compare(panel, grid, seeds, found) for panel, grid, seeds in each]
+    quickened = _say_quick(plan, tables, values) if quick else ""
+    missing = find_missing(plan.paper, plan.panels, tables)
+    return Reproduction(plan.paper, add_summaries(tables), command, quickened, missing=missing)
 
 
 def rank_presets(parts: Sequence[Reproduction]) -> tuple[Comparison, ...]:
@@ -141,29 +156,24 @@ def foresee(
     quick: bool = False,
     panels: Sequence[str] = (),
     shard: str = "1/1",
-    out: str | Path = "runs",
+    pool: str | Path = "runs",
     **values: Any,
 ) -> list[Forecast]:
     """Run nothing: return what `reproduce` would do, for every preset that has a part in it."""
     names = load_paper(name).presets or (name,)
     plans = [make_plan(each, seeds, quick, panels, shard, values) for each in names]
-    return [forecast(plan, Path(out)) for plan in plans]
+    return [forecast(plan, Path(pool)) for plan in plans]
 
 
-def _say_quick(plan: Plan, tables: Sequence[Comparison], cache: Cache, values: Mapping[str, Any]) -> str:
+def _say_quick(plan: Plan, tables: Sequence[Comparison], values: Mapping[str, Any]) -> str:
     """Say what --quick changed in the cells that ran."""
     whole = [plan.paper.cells(each, False, values) for each in plan.panels]
     return describe_shortening(
-        (record.settings["slots"], _count_slots(full[cell], cache))
+        (record.settings["slots"], full[cell].slots)
         for full, table in zip(whole, tables, strict=True)
         for cell, records in table.runs.items()
         for record in records
     )
-
-
-def _count_slots(experiment: Experiment, cache: Cache) -> int:
-    """Return the number of slots that a domain lasts in an experiment."""
-    return experiment.slots or choose_slots(experiment, choose_methods(experiment), cache.data(experiment))
 
 
 def write_command(

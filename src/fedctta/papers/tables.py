@@ -2,7 +2,8 @@
 
 A file holds one or more panels. A panel is a grid: its columns are settings, its rows are methods, and a cell is the
 experiment that puts a row into a column. `by` says what the printed numbers are: the mean of every cell, or, for a
-panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains) or by `client`.
+panel with one column, the numbers by `domain`, by `position` in time (as many as there are domains), by `client` or by
+`class` (counted from 0; `metric` is that of the mean).
 A panel by `domain` with several columns is one table per column; it has no published numbers. `baseline` names the row
 whose numbers are taken from all others': gains.
 The number of the whole run stands last then, and a row has as many numbers as it has parts when run, or "-" for one not
@@ -27,6 +28,11 @@ Source models that are not there are trained before the first run, on the domain
 `pretrain` adds words of `fedctta pretrain` to that; `pretrain.quick` adds those for weights whose name ends in "-quick"
 (or is "quick"). A file with `presets` in place of panels ranks the methods of these presets.
 
+`seeds` is how many a page should have, of the file or of a panel; `fedctta reproduce all` plays so many. A page with
+fewer says so. Each `[[claim]]` is a sentence of the paper (`says`), whether it `holds` here ("yes", "no", "partly" or
+"open"), what we found (`here`), and perhaps what we think the reason is (`why`). `page` is where the page lies, seen
+from the folder of results, if not under the file's name.
+
 Later ones win: the file's `run`, the panel's, the column's, the row's; `quick` likewise, on top. A value of "slots" is
 the cell's number of slots: `fedavgm.restart = "slots"` restarts with every domain, however long it lasts.
 """
@@ -44,7 +50,7 @@ from fedctta.errors import UserError, unknown
 from fedctta.runs.preset_files import published, read_toml
 from fedctta.runs.settings import Experiment, dotted, single
 
-By = Literal["mean", "domain", "position", "client"]
+By = Literal["mean", "domain", "position", "client", "class"]
 Metric = Literal[
     "accuracy",
     "mean_class_accuracy",
@@ -57,9 +63,20 @@ Metric = Literal[
     "forgetting",
     "seconds",
 ]
+Holds = Literal["yes", "no", "partly", "open"]
 Figure = Literal["none", "dots", "lines", "matrices", "client"]
 Settings = Mapping[str, Any]
 Number = tuple[float, float]  # mean and spread; nan: not printed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, whether it holds here, what we found, and what we think the reason is."""
+
+    says: str
+    holds: Holds
+    here: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,7 @@ class Panel:
     text: str = ""
     baseline: str = ""  # the row that gains are counted from
     group: str = ""  # the panel that this one is a column of, if it is one
+    seeds: int = 1  # that a page should have
 
 
 @dataclass(frozen=True)
@@ -95,6 +113,8 @@ class Paper:
     note: str = ""
     pretrain: Settings = field(default_factory=dict)
     presets: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    page: str = ""  # where the page lies, seen from the folder of results
 
     def cells(self, panel: Panel, quick: bool, more: Settings) -> dict[tuple[str, str], Experiment]:
         """Return the experiment of every row and column; `more` wins over all."""
@@ -130,7 +150,8 @@ def load_paper(name: str) -> Paper:
     if path is None:
         raise unknown("published table or figure", name, known)
     content = read_toml(path)
-    _check_keys(path, "key", content, {"title", "paper", "run", "quick", "note", "panel", "pretrain", "presets"})
+    _check_keys(path, "key", content, _KEYS)
+    seeds = _seeds(path, content, 1)
     panels, others = content.get("panel", []), tuple(map(str, content.get("presets", ())))
     for other in others:
         if other not in known:
@@ -141,12 +162,14 @@ def load_paper(name: str) -> Paper:
         path.stem,
         content.get("title", path.stem),
         content.get("paper", ""),
-        tuple(part for panel in panels for part in _split(_panel(path, panel))),
+        tuple(part for panel in panels for part in _split(_panel(path, panel, seeds))),
         _table(path, content, "run"),
         _table(path, content, "quick"),
         content.get("note", ""),
         _table(path, content, "pretrain"),
         others,
+        tuple(_claim(path, claim) for claim in content.get("claim", ())),
+        content.get("page", f"{path.stem}.md"),
     )
     names = [panel.name for panel in paper.panels]
     if len(set(names)) < len(names):
@@ -158,7 +181,8 @@ def load_paper(name: str) -> Paper:
 
 _SUM = re.compile(r"\d+(\.\d+)?( [+-] \d+(\.\d+)?)+")
 _PANEL_KEYS = {"name", "columns", "rows", "run", "quick", "published", "by", "metric", "figure", "axis", "text"}
-_PANEL_KEYS |= {"baseline"}
+_PANEL_KEYS |= {"baseline", "seeds"}
+_KEYS = {"title", "paper", "run", "quick", "note", "panel", "pretrain", "presets", "seeds", "claim", "page"}
 
 
 def _split(panel: Panel) -> tuple[Panel, ...]:
@@ -169,7 +193,26 @@ def _split(panel: Panel) -> tuple[Panel, ...]:
     return tuple(replace(panel, name=f"{panel.name}, {c}", columns={c: v}, group=panel.name) for c, v in parts)
 
 
-def _panel(path: Path, content: Any) -> Panel:
+def _seeds(path: Path, content: Mapping[str, Any], usual: int) -> int:
+    seeds = content.get("seeds", usual)
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
+        raise UserError(f"{path}: seeds = {seeds} must be a whole number from 1 on")
+    return seeds
+
+
+def _claim(path: Path, content: Any) -> Claim:
+    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
+        raise UserError(f"{path}: claim must be a table of texts: write [[claim]] and its values below")
+    _check_keys(path, "key of a claim", content, {"says", "holds", "here", "why"})
+    if content.get("holds") not in get_args(Holds):
+        raise unknown(f"holds of a claim in {path.name}", str(content.get("holds")), get_args(Holds))
+    if not content.get("says"):
+        raise UserError(f"{path}: a claim needs the paper's words: write says = ...")
+    words = {key: " ".join(value.split()) for key, value in content.items()}
+    return Claim(words["says"], content["holds"], words.get("here", ""), words.get("why", ""))
+
+
+def _panel(path: Path, content: Any, seeds: int) -> Panel:
     if not isinstance(content, dict):
         raise UserError(f"{path}: panel must be a table: write [[panel]] and its values below")
     _check_keys(path, "key of a panel", content, _PANEL_KEYS)
@@ -187,6 +230,8 @@ def _panel(path: Path, content: Any) -> Panel:
         raise UserError(f'{path}: metric = "{content["metric"]}" is of a whole run: drop by, or use another metric')
     if by == "position" and content.get("metric", "accuracy") != "accuracy":
         raise UserError(f'{path}: by = "position" shows accuracy only: drop metric, or use by = "domain"')
+    if by == "class" and content.get("metric", "accuracy") not in ("accuracy", "mean_class_accuracy"):
+        raise UserError(f'{path}: by = "class" shows accuracies: drop metric, or use metric = "mean_class_accuracy"')
     _check_keys(path, "row in published", tables["published"], set(tables["rows"]))
     if (baseline := str(content.get("baseline", ""))) and baseline not in tables["rows"]:
         raise unknown(f"baseline in {path.name}", baseline, tables["rows"])
@@ -213,6 +258,7 @@ def _panel(path: Path, content: Any) -> Panel:
         axis=str(content.get("axis", "")),
         text=str(content.get("text", "")),
         baseline=baseline,
+        seeds=_seeds(path, content, seeds),
     )
 
 

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from fedctta.report.harm import Harm, describe_harm, find_harm
 from fedctta.report.text import number, roomy
 from fedctta.report.titles import is_bound, is_idle
-from fedctta.results.records import Record
+from fedctta.results.digests import Digest
 
 Grid = tuple[list[str], list[list[str]]]
 DIFFERENCE, PAPER = "difference", "paper"
@@ -76,7 +76,7 @@ class Line:
 class Comparison:
     """One panel as it turned out. `across` says what its columns are: settings, domains or positions in time.
 
-    `runs` holds the records of every (row, setting); `figure` names the picture that suits it.
+    `runs` holds the digests of the runs of every (row, setting); `figure` names the picture that suits it.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Comparison:
     figure: str = "dots"
     axis: str = ""
     text: str = ""
-    runs: Mapping[tuple[str, str], tuple[Record, ...]] = field(default_factory=dict)
+    runs: Mapping[tuple[str, str], tuple[Digest, ...]] = field(default_factory=dict)
     metric: str = "accuracy"
     baseline: str = ""  # the row that gains are counted from
     group: str = ""  # of tables that are summed up together

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fedctta.report.colours import pens
 from fedctta.report.comparison import MEASURES, Comparison
-from fedctta.report.curves import shifts
 from fedctta.report.figures import (
     STYLE,
     draw_weights,
@@ -23,19 +22,26 @@ from fedctta.report.figures import (
     show_legend,
 )
 from fedctta.report.overlaps import coincidence, covered, near_dots
-from fedctta.report.weights import pick_moments, weights_there
-from fedctta.results.records import Record
+from fedctta.report.weights import MOMENTS
+from fedctta.results.digests import Weights
 
-MOMENTS = 5  # matrices shown of a run
+DRAWS_WEIGHTS = ("matrices", "client")  # figures of who listens to whom
 _OURS, _PAPER = "#0072b2", "#d55e00"
 
 
 def panel_figure(table: Comparison) -> Figure | None:
     """Return the figure of a panel, or None where it has none or nothing was run."""
-    if table.figure == "none" or not any(table.runs.values()):
+    if not is_drawn(table):
         return None
     with mpl.rc_context(STYLE):
         return _DRAWN_BY[table.figure](table)
+
+
+def is_drawn(table: Comparison) -> bool:
+    """Whether a panel has a figure."""
+    if table.figure in DRAWS_WEIGHTS:
+        return bool(_first_runs(table))
+    return table.figure != "none" and any(table.runs.values())
 
 
 def dots_figure(table: Comparison) -> Figure:
@@ -83,7 +89,9 @@ def lines_figure(table: Comparison) -> Figure:
     crowded = sum(map(len, names)) > 70
     ticks = [name.replace("_", " ") for name in names]
     ax.set_xticks(at, ticks, rotation=40 if crowded else 0, ha="right" if crowded else "center")
-    axis = table.axis or {"domain": "corruption", "position": "position in time"}.get(table.across, "")
+    axis = table.axis or {"domain": "corruption", "position": "position in time", "class": "class"}.get(
+        table.across, ""
+    )
     same = coincidence(curves)
     ax.set_xlabel(f"{axis}\nin one line: {same}".lstrip() if same else axis)
     ax.set_ylabel(MEASURES[table.metric])
@@ -101,8 +109,8 @@ def matrices_figure(table: Comparison) -> Figure:
     runs = _first_runs(table)
     figure = new_figure(1.2 + 1.75 * MOMENTS, 0.5 + 1.95 * len(runs))
     axes = figure.subplots(len(runs), MOMENTS, squeeze=False)
-    for line, (label, run) in zip(axes, runs, strict=True):
-        draw_weights(figure, line, label, pick_moments(run, MOMENTS))
+    for line, (label, (seen, _)) in zip(axes, runs, strict=True):
+        draw_weights(figure, line, label, list(zip(seen.titles, seen.moments, strict=True)))
     return figure
 
 
@@ -110,11 +118,12 @@ def client_figure(table: Comparison) -> Figure:
     """What client 1 takes from every client over time; dotted lines where domains change."""
     runs = _first_runs(table)
     figure = new_figure(9, 0.7 + 2.2 * len(runs))
-    for ax, (label, run) in zip(figure.subplots(len(runs), 1, squeeze=False)[:, 0], runs, strict=True):
-        weights = _over_time(run)
+    axes = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
+    for ax, (label, (seen, rounds)) in zip(axes, runs, strict=True):
+        weights = _over_time(seen, rounds)
         over = (0.5, len(weights) + 0.5, weights.shape[1] - 0.5, -0.5)  # rounds count from 1
         shown = ax.imshow(weights.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest", extent=over)
-        for at in shifts(run.domain):
+        for at in seen.shifts:
             ax.axvline(at + 0.5, color="#30343a", alpha=0.4, linewidth=0.7, linestyle=":")
         ax.set_title(f"{label}: weights of client 1" + " (hatched: it is away)" * bool(np.isnan(weights).any()))
         ax.set_xlabel("round")
@@ -126,19 +135,20 @@ def client_figure(table: Comparison) -> Figure:
     return figure
 
 
-def _over_time(run: Record) -> NDArray[np.float32]:
-    """Return weights[T, N] of client 1, each kept matrix standing until the next."""
-    at = np.searchsorted(run.collaboration_rounds, np.arange(len(run.seen)), side="right") - 1
-    weights: NDArray[np.float32] = weights_there(run)[np.clip(at, 0, None), 0]
+def _over_time(seen: Weights, rounds: int) -> NDArray[np.float32]:
+    """Return weights[T, N] of client 1, each kept row standing until the next."""
+    at = np.searchsorted(seen.rounds, np.arange(rounds), side="right") - 1
+    weights: NDArray[np.float32] = seen.first[np.clip(at, 0, None)]
     return weights
 
 
-def _first_runs(table: Comparison) -> list[tuple[str, Record]]:
-    """Return the first seed of every row, in its first setting that was run."""
-    found: dict[str, Record] = {}
-    for (row, _), records in table.runs.items():
-        if records:
-            found.setdefault(row, records[0])
+def _first_runs(table: Comparison) -> list[tuple[str, tuple[Weights, int]]]:
+    """Return the weights of the first seed of every row that has them, in its first setting, and the rounds."""
+    found: dict[str, tuple[Weights, int]] = {}
+    for (row, _), runs in table.runs.items():
+        for run in runs:
+            if run.weights is not None:
+                found.setdefault(row, (run.weights, run.rounds))
     return list(found.items())
 
 

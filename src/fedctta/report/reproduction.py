@@ -15,8 +15,8 @@ from pathlib import Path
 from fedctta.data.cache import cache_dir
 from fedctta.files import whole
 from fedctta.report.comparison import DIFFERENCE, MEASURES, PAPER, Comparison, csv_of
-from fedctta.report.panels import panel_figure
-from fedctta.results.records import Record
+from fedctta.report.panels import is_drawn, panel_figure
+from fedctta.results.digests import Digest
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -57,28 +57,40 @@ class Story:
     note: str
     command: str
     quick: str = ""  # what --quick changed, if it was given
+    missing: tuple[str, ...] = ()  # what else the page lacks
+    claims: str = ""  # what of the paper holds here, in Markdown
+    many: bool = False  # whether there are more panels than are shown
 
 
 def write_reproduction(story: Story, tables: Sequence[Comparison], folder: Path) -> Path:
     """Write report.html, NAME.md, NAME.csv and one PNG a panel; return the page's path."""
-    pictures: dict[str, Path] = {}
-    for table in tables:
-        figure = panel_figure(table)
-        if figure is not None:
-            tail = f"-{slug(table.name)}" if len(tables) > 1 else ""
-            pictures[table.name] = folder / f"{story.name}{tail}.png"
-            with whole(pictures[table.name]) as part:
-                figure.savefig(part, format="png")
+    pictures = draw(story, tables, folder)
     _write(folder / f"{story.name}.csv", csv_of(tables))
-    _write(folder / f"{story.name}.md", markdown(story, tables, {name: p.name for name, p in pictures.items()}))
+    _write(folder / f"{story.name}.md", markdown(story, tables, name_pictures(story, tables)))
     page = folder / "report.html"
     _write(page, html(story, tables, {name: p.read_bytes() for name, p in pictures.items()}))
     return page
 
 
+def name_pictures(story: Story, tables: Sequence[Comparison]) -> dict[str, str]:
+    """Return the file names of the panels' pictures, of those that have one."""
+    many = story.many or len(tables) > 1
+    return {t.name: f"{story.name}{f'-{slug(t.name)}' if many else ''}.png" for t in tables if is_drawn(t)}
+
+
+def draw(story: Story, tables: Sequence[Comparison], folder: Path) -> dict[str, Path]:
+    """Write the pictures and return their paths by panel."""
+    pictures = {name: folder / file for name, file in name_pictures(story, tables).items()}
+    for table in tables:
+        if table.name in pictures and (figure := panel_figure(table)) is not None:
+            with whole(pictures[table.name]) as part:
+                figure.savefig(part, format="png")
+    return pictures
+
+
 def markdown(story: Story, tables: Sequence[Comparison], pictures: dict[str, str]) -> str:
     """Return the Markdown page; pictures are file names by panel."""
-    parts = [f"# {story.title}", *facts(story, tables)]
+    parts = [f"# {story.title}", *tell_missing(story, tables), *facts(story, tables)]
     for table in tables:
         parts += [f"## {table.name}"] if table.name else []
         parts += [table.filled()] if table.text else []
@@ -87,8 +99,29 @@ def markdown(story: Story, tables: Sequence[Comparison], pictures: dict[str, str
         parts += [" ".join(told)] if (told := table.warnings()) else []
         if table.name in pictures:
             parts.append(f"![{table.name or story.title}]({pictures[table.name]})")
+    parts += ["## Claims", story.claims.strip()] if story.claims else []
+    parts += ["## Notes"] if story.note and story.claims else []
     parts += [story.note.strip()] if story.note else []
     return "\n\n".join(parts) + "\n"
+
+
+def tell_missing(story: Story, tables: Sequence[Comparison]) -> list[str]:
+    """Say in one line what the page lacks of the whole protocol: nothing, if it lacks nothing."""
+    short = [f"the whole protocol (--quick: {story.quick})"] if story.quick else []
+    if not (lacks := [*short, *story.missing]):
+        return []
+    entries = [entry for table in tables for line in table.lines for entry in line.entries]
+    printed = short and any(isfinite(entry.paper) for entry in entries)
+    return [f"**Missing: {'; '.join(lacks)}.**" + (" Printed numbers are of the whole protocol." if printed else "")]
+
+
+def tell_dates(runs: Sequence[Digest]) -> str:
+    """Say when runs were made: on one day, or from the first to the last.
+
+    Runs of earlier versions do not know it; they are shown today.
+    """
+    days = sorted({str(run.origin.get("made", date.today().isoformat()))[:10] for run in runs})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
 def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
@@ -101,16 +134,13 @@ def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
     def all_of(key: str) -> str:
         return ", ".join(dict.fromkeys(str(run.settings[key]) for run in runs if key in run.settings))
 
-    rounds = ", ".join(map(str, sorted({len(run.seen) for run in runs})))
+    rounds = ", ".join(map(str, sorted({run.rounds for run in runs})))
     lines.append(
-        f"Command: `{story.command}`. Made on {date.today().isoformat()} on {all_of('hardware')} with torch"
+        f"Command: `{story.command}`. Made on {tell_dates(runs)} on {all_of('hardware')} with torch"
         f" {all_of('torch')}: {len(runs)} runs of {rounds} rounds, seeds {all_of('seed')},"
         f" {sum(run.seconds for run in runs):,.0f} seconds in all."
     )
     entries = [entry for table in tables for line in table.lines for entry in line.entries]
-    if story.quick:
-        whole = " Printed numbers are of the whole protocol." if any(isfinite(e.paper) for e in entries) else ""
-        lines.append(f"**Shortened by --quick: {story.quick}.**{whole}")
     notes = dict.fromkeys(str(note) for run in runs for note in run.settings.get("notes", ()))
     if any(table.base is not None for table in tables):  # many streams: what is of single ones is in their records
         notes = dict.fromkeys(note for note in notes if all(note in run.settings.get("notes", ()) for run in runs))
@@ -121,7 +151,7 @@ def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
     return [*lines, *(note.replace(str(cache_dir()), "CACHE") for note in notes)]
 
 
-def describe_sources(runs: Sequence[Record]) -> list[str]:
+def describe_sources(runs: Sequence[Digest]) -> list[str]:
     """Say of every trained file that runs started from how long it was trained, and how good it is at its source."""
     cards = {str(c["file"]): c for run in runs if (c := run.settings.get("source", {})).get("weights") == "cache"}
     return [
@@ -160,9 +190,11 @@ def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes])
             data = base64.b64encode(pictures[table.name]).decode("ascii")
             body.append(f'<p><img alt="{escape(table.name or story.title)}" src="data:image/png;base64,{data}"></p>')
         body.append("</section>")
+    if story.claims:
+        body.append(f"<h2>Claims</h2>{paragraphs(story.claims)}<h2>Notes</h2>")
     body.append(paragraphs(story.note))
     style = (files("fedctta.report") / "page" / "page.css").read_text(encoding="utf-8")
-    lead = "".join(paragraphs(line) for line in facts(story, tables))
+    lead = "".join(paragraphs(line) for line in [*tell_missing(story, tables), *facts(story, tables)])
     return _PAGE.format(
         title=escape(story.title), style=style, lead=lead, body="\n".join(body), paper=PAPER, difference=DIFFERENCE
     )

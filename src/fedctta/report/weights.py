@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedctta.report.curves import shifts
+from fedctta.results.digests import Weights
 from fedctta.results.records import Record
+
+MOMENTS = 5  # matrices shown of a run
 
 
 def weights_there(run: Record) -> NDArray[np.float32]:
@@ -41,6 +45,14 @@ def pick_moments(run: Record, count: int) -> list[tuple[str, NDArray[Any]]]:
     shown = weights_there(run)
     moments = sorted({round((len(shown) - 1) * share) for share in np.linspace(0.1, 0.9, count).tolist()})
     return [(f"round {run.collaboration_rounds[k] + 1}", shown[k]) for k in moments]
+
+
+def depict(run: Record) -> Weights:
+    """Return what the figures of a reproduction show of a run's W."""
+    titles, moments = zip(*pick_moments(run, MOMENTS), strict=True)
+    first = weights_there(run)[:, 0]
+    at = tuple(shifts(run.domain).tolist())
+    return Weights(titles, np.array(moments, np.float32), first, run.collaboration_rounds, at)
 
 
 def scale_floor(clients: int) -> float:

@@ -39,6 +39,9 @@ class Record:
     its last batches (nan: nothing yet), and who answered (0: it was absent, 1: the adapted model, 2: the source model).
     `alarms` are pairs of client and slot.
 
+    `origin` says by which description the run was asked for (`fingerprint`, `words`), with which `version` and when it
+    was `made`; runs of objects and of earlier versions have none.
+
     In a dense run pixels are counted instead of images. Its `pictures` hold one image per domain, with the true and the
     predicted class as fourth and fifth channel.
     """
@@ -70,6 +73,7 @@ class Record:
     top_share: NDArray[np.float32] = field(default_factory=_none)  # [T, N], of the class predicted most often
     answers: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))  # [T, N]
     alarms: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # [alarms, 2]
+    origin: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def watched(self) -> bool:
@@ -251,17 +255,27 @@ class Record:
     def save(self, path: Path) -> None:
         """Write the record as one safetensors file, settings and numbers in its header."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        header = {"settings": dict(self.settings), "domains": self.domains} | {n: getattr(self, n) for n in _NUMBERS}
+        header = {"settings": dict(self.settings), "domains": self.domains, "origin": dict(self.origin)}
+        header |= {n: getattr(self, n) for n in _NUMBERS}
         write_tensors(path, arrays, "record", header, framework="numpy")
 
     @classmethod
     def load(cls, path: Path) -> Record:
         """Read what `save` wrote."""
-        damaged = f"{path} is damaged or not a run record: delete it and run again"
-        with open_tensors(path, "record", damaged, "numpy") as (header, file):
+        with open_tensors(path, "record", _damaged(path), "numpy") as (header, file):
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
             fields: dict[str, Any] = {**header, **arrays, "domains": tuple(header["domains"])}
             return cls(**fields)
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what a saved record says without its arrays: `settings`, `origin`, `seconds` and other single numbers."""
+    with open_tensors(path, "record", _damaged(path), "numpy") as (header, _):
+        return {"origin": {}, **header}
+
+
+def _damaged(path: Path) -> str:
+    return f"{path} is damaged or not a run record: delete it and run again"
 
 
 _ARRAYS = (

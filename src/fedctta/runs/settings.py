@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,27 @@ class Experiment(Keys):
     @property
     def fingerprint(self) -> str:
         """A short hash of the description: of what differs from the defaults, so that a new key changes no old hash."""
-        plain = asdict(Experiment())
-        told = {key: value for key, value in asdict(self).items() if value != plain[key]}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        return hash_words(self.words)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What differs from the defaults."""
+        told = {key: value for key, value in vars(self).items() if value != DEFAULTS.get(key, {})}
+        return told | ({"parameters": _plain(self.parameters)} if self.parameters else {})
+
+    @property
+    def anywhere(self) -> Experiment:
+        """The same experiment for any device: what computes it does not change what is asked."""
+        return self if self.device == "auto" else replace(self, device="auto")
+
+
+def hash_words(words: Mapping[str, Any]) -> str:
+    """Return the fingerprint of the experiment that differs from the defaults in these words."""
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _plain(parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: dict(values) for name, values in parameters.items()}
 
 
 _REGISTRIES: dict[str, Registry[Any]] = {

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,18 @@ def run_one(
             )
     settings = describe(experiment, parts, federation, tally.replayed)
     record = _record(settings, stream, tally, peak_memory_mb(device), retention, health)
+    record = replace(record, origin={} if cache.objects else describe_origin(experiment))
     if place is not None and checkpoint is not None:
         record.save(place)
         checkpoint.unlink(missing_ok=True)
     return record
+
+
+def describe_origin(experiment: Experiment) -> dict[str, Any]:
+    """Say which experiment a record is of, which version made it, and when."""
+    asked = experiment.anywhere
+    made = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"fingerprint": asked.fingerprint, "words": asked.words, "version": fedctta.__version__, "made": made}
 
 
 @contextmanager

@@ -1,0 +1,103 @@
+"""One pool of finished runs that serves every page.
+
+A pool is a folder: `runs/` has a file per run, as `fedctta reproduce` writes them, and `records.parquet`, if it is
+there, the digests of runs whose files may be gone. A run is found by the fingerprint of its experiment, so that
+neither images nor weights need to be on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedctta.data.cache import cache_dir
+from fedctta.errors import UserError
+from fedctta.report.weights import depict
+from fedctta.results.digests import Digest, digest
+from fedctta.results.packed import NAME, merge, read_packed, write_packed
+from fedctta.results.records import Record, read_header
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a pool knows of a run without reading it: its settings, how long it took, when it was made, its file."""
+
+    settings: Mapping[str, Any]
+    seconds: float
+    made: str
+    place: Path | None = None  # None: in records.parquet
+
+
+class Packing(NamedTuple):
+    """How many rows a file of records has now, how many of them are new, and how many files told no experiment."""
+
+    rows: int
+    added: int
+    replaced: int
+    nameless: int
+
+
+def require_pool(folder: Path) -> None:
+    """Refuse a folder without finished runs."""
+    if not (folder / "runs").is_dir() and not (folder / NAME).is_file():
+        raise UserError(f"{folder} is no pool: it has neither runs/ nor {NAME}; give the --pool runs were played into")
+
+
+def read_pool(folder: Path) -> dict[str, Kept]:
+    """Return the finished runs of a pool by fingerprint; of two runs of one experiment the later one."""
+    found = {key: Kept(run.settings, run.seconds, run.origin["made"]) for key, run in _packed(folder).items()}
+    for key, run in _files(folder)[0].items():
+        if key not in found or run.made > found[key].made:
+            found[key] = run
+    return found
+
+
+def pack(folder: Path, place: Path, drawn: Collection[str] = ()) -> Packing:
+    """Add the runs of a pool to a file of records; the later of two runs of one experiment stays.
+
+    Of runs whose fingerprint is in `drawn`, the weights that figures show are kept, too.
+    """
+    old = read_packed(place)
+    known = merge(old, _packed(folder))
+    files, nameless = _files(folder)
+    new = {
+        key: _digest(run.place, key in drawn)
+        for key, run in files.items()
+        if run.place is not None and (key not in known or run.made > known[key].origin["made"])
+    }
+    rows = merge(known, new)
+    if rows != old or not place.is_file():
+        write_packed(place, rows)
+    added = len(rows.keys() - old.keys())
+    replaced = sum(rows[key].origin["made"] != old[key].origin["made"] for key in old)
+    return Packing(len(rows), added, replaced, nameless)
+
+
+def _packed(folder: Path) -> dict[str, Digest]:
+    return read_packed(folder / NAME)
+
+
+def _files(folder: Path) -> tuple[dict[str, Kept], int]:
+    """Return the files of runs by fingerprint, the latest of each, and how many do not say what they are of."""
+    found: dict[str, Kept] = {}
+    nameless = 0
+    for path in sorted((folder / "runs").glob("*.safetensors")):
+        header = read_header(path)
+        origin = header["origin"]
+        if not origin:
+            nameless += 1
+            continue
+        run = Kept(header["settings"], float(header["seconds"]), str(origin["made"]), path)
+        key = str(origin["fingerprint"])
+        if key not in found or run.made > found[key].made:
+            found[key] = run
+    return found, nameless
+
+
+def _digest(path: Path, drawn: bool) -> Digest:
+    run = Record.load(path)
+    notes = [str(note).replace(str(cache_dir()), "CACHE") for note in run.settings.get("notes", ())]
+    run = replace(run, settings={**run.settings, "notes": notes})
+    return digest(run, depict(run) if drawn else None)

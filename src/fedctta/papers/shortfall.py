@@ -1,0 +1,42 @@
+"""What a page lacks: panels, seeds and cells that its preset asks for and that have no run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedctta.papers.tables import Panel, Paper
+from fedctta.report.comparison import Comparison
+
+
+def find_missing(paper: Paper, panels: Sequence[Panel], tables: Sequence[Comparison]) -> tuple[str, ...]:
+    """Return what the tables of these panels lack of the whole preset, in words."""
+    return tuple(filter(None, (_panels(paper, panels), _cells(tables), _seeds(panels, tables))))
+
+
+def _panels(paper: Paper, shown: Sequence[Panel]) -> str:
+    there = {panel.name for panel in shown}
+    lost = [panel.name for panel in paper.panels if panel.name not in there]
+    return f"{' and '.join([', '.join(lost[:-1]), lost[-1]] if lost[1:] else lost)} (no runs)" if lost else ""
+
+
+def _cells(tables: Sequence[Comparison]) -> str:
+    runs = [found for table in tables for found in table.runs.values()]
+    lost = sum(not found for found in runs)
+    return f"{lost} of {len(runs)} cells" if lost else ""
+
+
+def _seeds(panels: Sequence[Panel], tables: Sequence[Comparison]) -> str:
+    """Say how many seeds the cells with runs have, where these are not as many as asked for."""
+    pairs = [
+        (len(found), panel.seeds)
+        for panel, table in zip(panels, tables, strict=True)
+        for found in table.runs.values()
+        if found
+    ]
+    if not (short := [(have, want) for have, want in pairs if have < want]):
+        return ""
+    wanted = sorted({want for _, want in short})
+    have = sorted({have for have, _ in short})
+    counts = f"{have[0]}" if len(have) == 1 else f"{have[0]} to {have[-1]}"
+    words = f"seeds ({counts} of {' or '.join(map(str, wanted))}"
+    return words + (")" if len(short) == len(pairs) else f" in {len(short)} of {len(pairs)} cells)")

@@ -1,0 +1,67 @@
+"""A pool finds its runs by their experiment, and packs them without losing or doubling any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedctta.errors import UserError
+from fedctta.papers.campaign import plan_all, play_all
+from fedctta.papers.pages import find_drawn
+from fedctta.papers.pool import pack, read_pool, require_pool
+from fedctta.results.packed import read_packed
+from fedctta.results.records import Record
+
+POOL, FILE = Path("pool"), Path("docs") / "records.parquet"
+
+
+@pytest.fixture
+def played(presets):
+    mine = plan_all().mine
+    play_all(plan_all(), POOL, 1, Console(stderr=True))
+    return mine
+
+
+def test_runs_are_found_by_their_experiment_on_any_device(played):
+    found = read_pool(POOL)
+    assert set(found) == {run.anywhere.fingerprint for run in played}
+    assert all(run.seconds > 0 and run.settings["dataset"] == "shapes-c" for run in found.values())
+
+
+def test_packing_again_changes_nothing_and_another_pool_is_added(played):
+    done = pack(POOL, FILE)
+    assert (done.rows, done.added, done.replaced, done.nameless) == (5, 5, 0, 0)
+    content = FILE.read_bytes()
+    assert pack(POOL, FILE)[:3] == (5, 0, 0)
+    assert FILE.read_bytes() == content
+    play_all(plan_all(seeds=3), Path("other"), 1, Console(stderr=True))
+    more = pack(Path("other"), FILE)
+    assert (more.rows, more.added, more.replaced) == (9, 4, 5)  # the same five were made anew
+    assert pack(POOL, FILE)[:3] == (9, 0, 0)  # and the earlier ones do not come back
+
+
+def test_a_packed_pool_can_be_packed(played):
+    pack(POOL, FILE)
+    assert pack(FILE.parent, Path("more.parquet"))[:2] == (5, 5)
+    assert read_packed(Path("more.parquet")).keys() == read_packed(FILE).keys()
+
+
+def test_weights_are_kept_of_runs_that_figures_show(played):
+    pack(POOL, FILE, find_drawn())
+    shown = [key for key, run in read_packed(FILE).items() if run.weights is not None]
+    assert len(shown) == 1  # FedAvg, seed 0
+
+
+def test_files_that_do_not_say_what_they_are_of_are_counted(played):
+    path = min((POOL / "runs").glob("*.safetensors"))
+    record = Record.load(path)
+    vars(record)["origin"].clear()
+    record.save(path)
+    assert pack(POOL, FILE)[:4] == (4, 4, 0, 1)
+
+
+def test_a_folder_without_runs_is_no_pool(tmp_path):
+    with pytest.raises(UserError, match="is no pool"):
+        require_pool(tmp_path)
