@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedctta.errors import UserError
-from fedctta.papers.planning import add_seeds, choose_panels, make_plan, require_as_many, take_shard
+from fedctta.papers.planning import add_seeds, choose_panels, make_plan, name_panels, require_as_many, take_shard
 from fedctta.papers.tables import load_paper
 from fedctta.runs.settings import Experiment
 
@@ -77,6 +77,15 @@ def test_a_panel_of_several_tables_is_chosen_whole_or_by_table():
     paper = load_paper("natural-pacs")
     assert len(choose_panels(paper, ["Batch 1"])) == 9
     assert [panel.name for panel in choose_panels(paper, ["Batch 1, trained on art"])] == ["Batch 1, trained on art"]
+
+
+def test_panels_are_named_by_their_group_where_it_is_whole():
+    paper = load_paper("natural-pacs")
+    some = [panel for panel in paper.panels if panel.group == "Batch 1" or panel.name == "Batch 50, trained on art"]
+    assert name_panels(paper, some) == ["Batch 1", "Batch 50, trained on art"]
+    assert choose_panels(paper, name_panels(paper, some)) == some
+    plain = load_paper("fedctta-table2")
+    assert name_panels(plain, plain.panels) == [panel.name for panel in plain.panels]
 
 
 def test_quick_leaves_tables_out():

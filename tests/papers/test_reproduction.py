@@ -276,6 +276,19 @@ def test_a_ranking_plays_its_presets_and_writes_all_pages(tmp_path, monkeypatch)
         reproduce("both", panels=["Batch 10"])
 
 
+def test_a_group_that_continues_the_first_adds_methods_to_the_ranking(tmp_path, monkeypatch):
+    text = GAINS.format(title="One")
+    first = text[text.index("[[panel]]") :]
+    more = first.replace("rows.FedAvg", "rows.Kin").replace('"fedavg"', '"kin"')
+    name = first.split('name = "', 1)[1].split('"', 1)[0]
+    text += more.replace(f'name = "{name}"', f'name = "{name}, by gradients"')
+    places = {"one": tmp_path / "one.toml", "all": tmp_path / "all.toml"}
+    places["one"].write_text(text)
+    places["all"].write_text('title = "All"\npresets = ["one"]')
+    monkeypatch.setattr(tables, "published", lambda: places)
+    assert {line.label for line in reproduce("all").tables[0].lines} == {"FedAvg", "Kin"}
+
+
 def test_missing_source_models_are_trained_before_the_first_run(table, played, monkeypatch):
     trained = []
     monkeypatch.setattr(reproduction, "train_sources", lambda found, say: trained.append((len(found), len(played))))

@@ -28,6 +28,8 @@ def compare(panel: Panel, grid: Cells, seeds: int, found: Found) -> Comparison:
         return records, next((reason for reason in reasons if not records or reason != NOT_RUN), "")
 
     cells = {cell: gather(cell) for cell in grid}
+    if panel.baseline:
+        cells = keep_common_seeds(cells)
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns, lines = (lay_out_settings if panel.by == "mean" else lay_out_parts)(panel, cells, rows)
     runs = {cell: records for cell, (records, _) in cells.items()}
@@ -44,6 +46,21 @@ def compare(panel: Panel, grid: Cells, seeds: int, found: Found) -> Comparison:
         panel.baseline,
         panel.group,
     )
+
+
+def keep_common_seeds(cells: Mapping[tuple[str, str], Seeds]) -> dict[tuple[str, str], Seeds]:
+    """Leave out the seeds of a column that only some of its rows have: a gain compares runs of the same seed."""
+    common: dict[str, set[int]] = {}
+    for (_, column), (runs, _) in cells.items():
+        if runs:
+            mine = {int(run.settings["seed"]) for run in runs}
+            common[column] = common.get(column, mine) & mine
+    return {
+        cell: (tuple(run for run in runs if not common[cell[1]] or run.settings["seed"] in common[cell[1]]), reason)
+        if runs
+        else (runs, reason)
+        for cell, (runs, reason) in cells.items()
+    }
 
 
 def lay_out_settings(panel: Panel, cells: Mapping[tuple[str, str], Seeds], rows: Sequence[str]) -> Grid:

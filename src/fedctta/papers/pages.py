@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedctta.files import whole
 from fedctta.papers.missing import NOT_RUN, Missing
-from fedctta.papers.planning import Plan, add_seeds
+from fedctta.papers.planning import Plan, add_seeds, name_panels
 from fedctta.papers.reproduction import Reproduction, gather_tables, rank_presets, write_command
 from fedctta.papers.tables import Paper, load_paper
 from fedctta.report.panels import DRAWS_WEIGHTS
@@ -36,9 +36,9 @@ def make_page(name: str, records: Records) -> Reproduction | None:
     if not plan.panels:
         return None
     found = {each.fingerprint: records.get(each.anywhere.fingerprint, Missing(NOT_RUN)) for each in plan.mine}
-    shown = [panel.name for panel in plan.panels] if len(plan.panels) < len(paper.panels) else []
+    shown = name_panels(paper, plan.panels) if len(plan.panels) < len(paper.panels) else []
     seeds = max(plan.seeds)
-    command = write_command(name, seeds, quick, False, list(dict.fromkeys(shown)), {})
+    command = write_command(name, seeds, quick, False, shown, {})
     return gather_tables(plan, found, command, quick, {})
 
 

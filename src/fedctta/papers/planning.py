@@ -66,6 +66,13 @@ def choose_panels(paper: Paper, names: Sequence[str]) -> list[Panel]:
     return [panel for panel in paper.panels if not names or {panel.name, panel.group} & set(names)]
 
 
+def name_panels(paper: Paper, panels: Sequence[Panel]) -> list[str]:
+    """Return the names that `choose_panels` finds these panels by: their group's, where all of a group are there."""
+    there = {panel.name for panel in panels}
+    whole = {panel.group for panel in paper.panels} - {panel.group for panel in paper.panels if panel.name not in there}
+    return list(dict.fromkeys(panel.group if panel.group in whole - {""} else panel.name for panel in panels))
+
+
 def take_shard(experiments: Sequence[Experiment], shard: str) -> Sequence[Experiment]:
     """Return part k of n, written "k/n": every n-th experiment, beginning with the k-th."""
     part, _, parts = shard.partition("/")

@@ -137,11 +137,15 @@ def gather_tables(plan: Plan, found: Found, command: str, quick: bool, values: M
 
 
 def rank_presets(parts: Sequence[Reproduction]) -> tuple[Comparison, ...]:
-    """Return the ranking of all methods over the first group of tables of every preset, and these groups' summaries."""
+    """Return the ranking of all methods over the first group of tables of every preset, and these groups' summaries.
+
+    A group whose name continues that of the first ("Batch 10, by gradients") has more methods for the same places.
+    """
     summaries = {}
     for part in parts:
         tables = [table for table in part.tables if table.base is not None]
-        first = [table for table in tables if group_of(table) == group_of(tables[0])]
+        name = group_of(tables[0]) if tables else ""
+        first = [table for table in tables if group_of(table) == name or group_of(table).startswith(f"{name}, ")]
         if first:
             summaries[part.paper.title] = replace(sum_up(first), name=part.paper.title)
     return rank(summaries), *(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedctta.papers.planning import name_panels
 from fedctta.papers.tables import Panel, Paper
 from fedctta.report.comparison import Comparison
 
@@ -15,8 +16,9 @@ def find_missing(paper: Paper, panels: Sequence[Panel], tables: Sequence[Compari
 
 def _panels(paper: Paper, shown: Sequence[Panel]) -> str:
     there = {panel.name for panel in shown}
-    lost = [panel.name for panel in paper.panels if panel.name not in there]
-    return f"{' and '.join([', '.join(lost[:-1]), lost[-1]] if lost[1:] else lost)} (no runs)" if lost else ""
+    lost = name_panels(paper, [panel for panel in paper.panels if panel.name not in there])
+    comma = "; " if any("," in name for name in lost) else ", "
+    return f"{' and '.join([comma.join(lost[:-1]), lost[-1]] if lost[1:] else lost)} (no runs)" if lost else ""
 
 
 def _cells(tables: Sequence[Comparison]) -> str:

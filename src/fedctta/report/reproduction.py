@@ -142,7 +142,7 @@ def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
     )
     entries = [entry for table in tables for line in table.lines for entry in line.entries]
     notes = dict.fromkeys(str(note) for run in runs for note in run.settings.get("notes", ()))
-    if any(table.base is not None for table in tables):  # many streams: what is of single ones is in their records
+    if any(table.base is not None or table.metric == "gain" for table in tables):  # many streams: records tell of each
         notes = dict.fromkeys(note for note in notes if all(note in run.settings.get("notes", ()) for run in runs))
         lines += [f"Source models: {'; '.join(models)}."] if (models := describe_sources(runs)) else []
     lines += [words] if (words := legend([table for table in tables if table.across == "mean"])) else []
