@@ -46,7 +46,7 @@ def summary(rows: Sequence[Row], plan: Plan) -> dict[str, Any]:
         "ways": {way: WAYS[way] for way in plan.ways},
         "cells": [
             asdict(row.cell)
-            | {"image_passes_a_client": row.cell.passes}
+            | ({"image_passes_a_client": row.cell.passes} if any(map(row.timing, row.found)) else {})
             | {"ways": {way: _way(row, way) for way in row.found}}
             | {"ratios": {f"{a}/{b}": row.ratio(a, b) for a, b in RATIOS if row.timing(a) and row.timing(b)}}
             for row in rows
