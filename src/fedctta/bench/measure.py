@@ -8,7 +8,6 @@ before it is tried.
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -18,11 +17,11 @@ from time import perf_counter
 
 import torch
 
-from fedctta.aggregators.fedtsa.captured_training import capture
 from fedctta.bench.cells import LOOPED, MIN_ROUNDS, Cell, Plan
 from fedctta.bench.memory import shortage
 from fedctta.bench.ways import WAYS
 from fedctta.bench.work import Work, find_refusal
+from fedctta.core.gpu_memory import release_memory
 from fedctta.engine.cuda_graphs import NotCapturable
 from fedctta.errors import UserError
 from fedctta.machine import arithmetic, peak_memory_mb, reset_peak_memory
@@ -120,7 +119,7 @@ def run(plan: Plan, on_cell: Callable[[int, Cell], None] = lambda k, cell: None)
 def measure(cell: Cell, plan: Plan, known: dict[str, Known], take: Take | None = None) -> Row:
     """Measure one cell: choose the ways that fit, then let them take turns until rounds or seconds are used up."""
     take = take or take_turn
-    _let_go(plan.device)  # what torch keeps of the cell before would look taken
+    release_memory(plan.device)  # what torch keeps of the cell before would look taken
     found: dict[str, Timing | Skipped] = {}
     guesses: dict[str, float] = {}
     if refusal := find_refusal(replace(cell, clients=FEWEST), plan.device):
@@ -185,7 +184,7 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
             torch.cuda.synchronize(device)
         marks.append(perf_counter())
 
-    _let_go(device)
+    release_memory(device)
     reset_peak_memory(device)
     before_mb = torch.cuda.memory_allocated(device) / 2**20 if device.type == "cuda" else 0.0  # others' workspaces
     try:
@@ -206,11 +205,3 @@ def together(one: Timing | Skipped | None, other: Timing | Skipped) -> Timing | 
     if isinstance(one, Timing) and isinstance(other, Timing):
         return Timing(one.seconds + other.seconds, max(one.peak_mb, other.peak_mb))
     return other
-
-
-def _let_go(device: torch.device) -> None:
-    """Free what the way before has left, its CUDA graphs included."""
-    capture.cache_clear()
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

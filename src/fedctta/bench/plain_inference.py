@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedctta.bench.work import Work
 from fedctta.core.clients import CPU_OWN_WEIGHTS, CUDA
+from fedctta.core.gpu_memory import capture_graph
 from fedctta.core.outputs import pick_logits
 from fedctta.engine.cuda_graphs import NotCapturable
 
@@ -37,7 +38,7 @@ def floor(work: Work, tick: Tick) -> None:
                 _infer(model, next(_parts(work, x)))
         torch.cuda.current_stream(work.device).wait_stream(side)
         try:
-            with torch.cuda.graph(graph, stream=side):
+            with capture_graph(graph, side):
                 for part in _parts(work, x):
                     _infer(model, part)
         except torch.OutOfMemoryError:
