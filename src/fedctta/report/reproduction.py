@@ -15,6 +15,7 @@ from pathlib import Path
 from fedctta.data.cache import cache_dir
 from fedctta.files import whole
 from fedctta.report.comparison import DIFFERENCE, MEASURES, PAPER, Comparison, csv_of
+from fedctta.report.figures import save_png
 from fedctta.report.panels import panel_figure
 from fedctta.results.records import Record
 
@@ -68,7 +69,7 @@ def write_reproduction(story: Story, tables: Sequence[Comparison], folder: Path)
             tail = f"-{slug(table.name)}" if len(tables) > 1 else ""
             pictures[table.name] = folder / f"{story.name}{tail}.png"
             with whole(pictures[table.name]) as part:
-                figure.savefig(part, format="png")
+                save_png(figure, part)
     _write(folder / f"{story.name}.csv", csv_of(tables))
     _write(folder / f"{story.name}.md", markdown(story, tables, {name: p.name for name, p in pictures.items()}))
     page = folder / "report.html"
