@@ -421,10 +421,9 @@ def main() -> None:
                     cells = (method, f"{clients}", TITLES[peer], f"{1000 * spent:,.0f}", f"{spent / mine:.2f}")
                     lines.append("| " + " | ".join((*cells, f"{ones[0]['accuracy']:.2f}", f"{start:.1f}")) + " |")
                     print(lines[-1], flush=True)
-    text = page(lines, missing, options)
-    if options.out is not None:
-        with whole(options.out) as part:
-            part.write_text(text, encoding="utf-8")
+            if options.out is not None:  # after every setting: the next one may take long
+                with whole(options.out) as part:
+                    part.write_text(page(lines, missing, options), encoding="utf-8")
     if far:
         sys.exit(f"accuracies differ by more than {NEAR} points: {'; '.join(far)}")
 

@@ -13,8 +13,8 @@ from fedctta.files import require_writable
 
 def bench(
     models: Annotated[str | None, typer.Option(help="For example resnet8,resnext29.")] = None,
-    adapter_names: Annotated[str | None, typer.Option("--adapters", help="For example bn,recall.")] = None,
-    aggregator_names: Annotated[str | None, typer.Option("--aggregators", help="For example fedavg,kin.")] = None,
+    adapter_names: Annotated[str | None, typer.Option("--adapters", help="For example bn,tent.")] = None,
+    aggregator_names: Annotated[str | None, typer.Option("--aggregators", help="For example fedavg,fedtsa.")] = None,
     clients: Annotated[str | None, typer.Option(help="For example 20,200,2000.")] = None,
     ways: Annotated[
         str | None,
