@@ -117,7 +117,7 @@ def test_a_missing_gigabyte_is_told_before_it_is_tried(monkeypatch, fake):
 
 def test_memory_of_the_cell_before_is_freed_before_it_is_counted(monkeypatch, fake):
     machine, order = fake(a=1e-3), []
-    monkeypatch.setattr(measuring, "release_memory", lambda device: order.append("freed"))
+    monkeypatch.setattr(measuring, "_let_go", lambda device: order.append("freed"))
     monkeypatch.setattr(measuring, "shortage", lambda *_: order.append("counted"))
     measured(machine, plan(clients="4", ways="a"), "a")
     assert order[:2] == ["freed", "counted"]

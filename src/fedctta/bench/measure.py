@@ -8,6 +8,7 @@ before it is tried.
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -119,7 +120,7 @@ def run(plan: Plan, on_cell: Callable[[int, Cell], None] = lambda k, cell: None)
 def measure(cell: Cell, plan: Plan, known: dict[str, Known], take: Take | None = None) -> Row:
     """Measure one cell: choose the ways that fit, then let them take turns until rounds or seconds are used up."""
     take = take or take_turn
-    release_memory(plan.device)  # what torch keeps of the cell before would look taken
+    _let_go(plan.device)  # what torch keeps of the cell before would look taken
     found: dict[str, Timing | Skipped] = {}
     guesses: dict[str, float] = {}
     if refusal := find_refusal(replace(cell, clients=FEWEST), plan.device):
@@ -184,7 +185,7 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
             torch.cuda.synchronize(device)
         marks.append(perf_counter())
 
-    release_memory(device)
+    _let_go(device)
     reset_peak_memory(device)
     before_mb = torch.cuda.memory_allocated(device) / 2**20 if device.type == "cuda" else 0.0  # others' workspaces
     try:
@@ -205,3 +206,9 @@ def together(one: Timing | Skipped | None, other: Timing | Skipped) -> Timing | 
     if isinstance(one, Timing) and isinstance(other, Timing):
         return Timing(one.seconds + other.seconds, max(one.peak_mb, other.peak_mb))
     return other
+
+
+def _let_go(device: torch.device) -> None:
+    """Free what the way before has left, its CUDA graphs included."""
+    gc.collect()
+    release_memory(device)
