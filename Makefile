@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint types unit slow gpu fleet-test clean
+.PHONY: demo test lint types unit slow gpu fleet-test bench-check clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedctta run demo --out runs/demo --resume
@@ -30,6 +30,10 @@ fleet-test: $(INSTALLED)
 
 gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu
+
+# Which ratios of `fedctta bench` moved by more than 15 % since they were committed. About two minutes on a CPU.
+bench-check: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_check.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

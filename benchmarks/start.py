@@ -1,4 +1,4 @@
-"""CPU seconds and peak memory of the commands that compute nothing, beside those of `import torch`.
+"""CPU seconds and peak memory of commands that compute nothing, and of a tiny run, beside those of `import torch`.
 
     python benchmarks/start.py [--repeat 5]
 
@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+TINY = ("run", "dataset=shapes-c", "clients=4", "slots=1", "niid.clusters=4", "-q")  # two runs of 15 rounds
 COMMANDS = (
     ("--help",),
     ("run", "--help"),
@@ -23,6 +24,8 @@ COMMANDS = (
     ("keys", "fedctta.temperature"),
     ("data",),
     ("fleet", "status", "."),
+    TINY,
+    (*TINY, "--no-report"),
 )
 BARRED = (("--help",), ("methods",))
 SECONDS, MEGABYTES = 0.7, 80.0

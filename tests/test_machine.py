@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedctta.errors import UserError
-from fedctta.machine import arithmetic, choose_device, exact, peak_memory_mb, reset_peak_memory, total_memory
+from fedctta.machine import (
+    arithmetic,
+    choose_device,
+    enough_memory,
+    exact,
+    peak_memory_mb,
+    reset_peak_memory,
+    total_memory,
+)
 
 CPU = torch.device("cpu")
 
@@ -111,3 +120,16 @@ def test_on_a_gpu_the_peak_is_what_torch_allocated():
 
 def test_memory_is_at_least_what_this_process_has_taken():
     assert total_memory(torch.device("cpu")) > 1e6 * peak_memory_mb(torch.device("cpu")) > 0
+
+
+def test_a_full_gpu_is_said_in_one_line_and_what_filled_it_is_let_go():
+    held = []
+
+    def fill():
+        ballast = torch.zeros(3)
+        held.append(weakref.ref(ballast))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    with pytest.raises(UserError, match="the GPU ran out of memory: use lift=loop"), enough_memory():
+        fill()
+    assert held[0]() is None

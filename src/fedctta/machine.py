@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from traceback import clear_frames
 
 import torch
 
@@ -67,7 +68,8 @@ def enough_memory() -> Iterator[None]:
     """Say in one line that a GPU is full."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except torch.OutOfMemoryError as error:
+        clear_frames(error.__traceback__)  # as long as there is this error, they would hold what fills the GPU
         advice = "use lift=loop, a smaller batch, fewer clients, or device=cpu"
         raise UserError(f"the GPU ran out of memory: {advice}") from None
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedctta.bench import write
+from fedctta.bench import Cell, Row, Skipped, write
 from fedctta.bench.table import markdown
 
 
@@ -28,3 +28,9 @@ def test_files_are_written(plan, rows, tmp_path):
 def test_nothing_measured_yet_is_written_too(plan, tmp_path):
     write([], plan, tmp_path)
     assert json.loads((tmp_path / "bench.json").read_text())["cells"] == []
+
+
+def test_a_cell_of_which_nothing_was_measured_has_no_passes(plan, tmp_path):
+    write([Row(Cell("resnet8", "atp", "fedavg", 2, 2), {"a": Skipped("no rates of atp")})], plan, tmp_path, False)
+    (cell,) = json.loads((tmp_path / "bench.json").read_text())["cells"]
+    assert "image_passes_a_client" not in cell

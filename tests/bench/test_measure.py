@@ -9,7 +9,8 @@ import torch
 
 from fedctta.bench import measure as measuring
 from fedctta.bench.cells import Cell, make_plan
-from fedctta.bench.measure import Known, Row, Skipped, Timing, estimate, measure, run, take_turn
+from fedctta.bench.measure import Known, Row, Skipped, Timing, estimate, measure, refuse_impossible, run, take_turn
+from fedctta.errors import UserError
 
 
 def plan(**options):
@@ -134,3 +135,22 @@ def test_a_row_knows_what_was_not_asked_for():
     row = Row(Cell("resnet8", "bn", "fedavg", 2, 2), {"a": Timing((1.0, 3.0, 2.0), 5.0)})
     assert row.seconds("a") == 2
     assert math.isnan(row.seconds("b"))
+
+
+def test_methods_that_do_not_fit_are_skipped_with_the_reason_and_refused_if_there_is_nothing_else():
+    chosen = make_plan(device="cpu", quick=True, adapters="bn,recall", aggregators="recall", clients="2", batch=2)
+    rows = list(run(chosen))
+    assert "use adapter=recall" in rows[0].found["a"].reason
+    assert rows[1].timing("b") is not None
+    refuse_impossible(chosen)
+    with pytest.raises(UserError, match="nothing to measure: aggregator 'recall' shares what"):
+        refuse_impossible(make_plan(device="cpu", quick=True, adapters="bn", aggregators="recall"))
+
+
+def test_loops_are_skipped_where_they_are_not_written(fake):
+    machine = fake(a=1e-3, c=1e-3)
+    chosen = make_plan(device="cpu", quick=True, adapters="bn", aggregators="fedavg,kin", ways="a,c", clients="4")
+    rows = [measure(cell, chosen, {"a": Known(), "c": Known()}, machine.take) for cell in chosen.cells]
+    assert rows[0].timing("c") is not None
+    assert rows[1].found["c"] == Skipped("it is not written for this method")
+    assert rows[1].timing("a") is not None

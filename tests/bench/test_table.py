@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
-from fedctta.bench.table import grids, print_rows
+from fedctta.bench.measure import Skipped
+from fedctta.bench.table import grids, print_rows, skipped
 
 
 def test_the_table_has_times_ratios_speed_and_memory(plan, rows):
@@ -23,6 +25,14 @@ def test_the_table_has_times_ratios_speed_and_memory(plan, rows):
 def test_ways_that_are_not_asked_for_have_no_columns(rows):
     head = grids(rows, ("b", "d"))["milliseconds per round"][0]
     assert head[4:] == ["b ours", "d published way", "d/b"]
+
+
+def test_ways_with_the_same_reason_share_a_line(rows):
+    row = replace(rows[0], found={"a": Skipped("no room"), "b": Skipped("no room"), "c": Skipped("no time")})
+    assert skipped([row]) == [
+        "resnet8 bn+fedavg 20 clients, a and b: skipped, no room",
+        "resnet8 bn+fedavg 20 clients, c: skipped, no time",
+    ]
 
 
 def test_a_console_gets_it_all(plan, rows):

@@ -1,4 +1,4 @@
-"""The four ways do every round, pass the images they say, and average alike."""
+"""The ways do every round, and average alike."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fedctta.bench import ways
-from fedctta.bench.cells import PASSES, SIGNALS, Cell
+from fedctta.bench.cells import CLIENTS, Cell
 from fedctta.bench.work import Work
-from fedctta.engine import lifting
 
 CPU = torch.device("cpu")
 
@@ -17,38 +16,16 @@ def work(adapter="bn", aggregator="fedavg", clients=3, batch=2, rounds=2):
     return Work(Cell("resnet8-w16", adapter, aggregator, clients, batch), rounds, CPU)
 
 
+def test_loops_are_written_for_the_methods_that_the_plan_says():
+    assert (*ways.CLIENTS,) == CLIENTS
+
+
 @pytest.mark.parametrize("way", ways.WAYS)
-@pytest.mark.parametrize(("adapter", "aggregator"), [*((a, "fedctta") for a in PASSES), ("bn", "fedavg")])
+@pytest.mark.parametrize(("adapter", "aggregator"), [*((a, "fedctta") for a in CLIENTS), ("bn", "fedavg")])
 def test_a_way_ticks_once_a_round(way, adapter, aggregator):
     ticks = []
     ways.WAYS[way](work(adapter, aggregator), lambda: ticks.append(way))
     assert len(ticks) == 2
-
-
-@pytest.mark.parametrize("aggregator", SIGNALS)
-def test_plain_inference_passes_as_many_images_as_the_cell_says(aggregator):
-    job, seen = work("tent", aggregator, clients=3, batch=2), []
-    assert len(job.stream) == 2  # made before counting, for making it tries the model on
-    job.source.register_forward_pre_hook(lambda model, inputs: seen.append(len(inputs[0])))
-    ways.plain(job, lambda: None)
-    assert sum(seen) == 2 * job.cell.clients * job.cell.passes
-
-
-def test_plain_inference_does_not_pass_too_many_at_once(monkeypatch):
-    monkeypatch.setattr(ways, "CPU_OWN_WEIGHTS", 4)
-    job, seen = work(clients=3, batch=2), []
-    job.source.register_forward_pre_hook(lambda model, inputs: seen.append(len(inputs[0])))
-    ways.plain(job, lambda: None)
-    assert max(seen) == 4
-
-
-def test_plain_inference_lets_a_trial_of_liftings_have_its_gradients(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path))
-    monkeypatch.setattr(lifting, "LONG", 1)
-    modes = []
-    monkeypatch.setattr(lifting, "_measure", lambda *_: modes.append(torch.is_inference_mode_enabled()) or "loop")
-    ways.plain(work("grad"), lambda: None)
-    assert modes == [False]
 
 
 def test_both_loops_average_alike():

@@ -6,7 +6,7 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.bench.cells import Cell
-from fedctta.bench.work import Work
+from fedctta.bench.work import Work, find_refusal
 
 
 def make_work(rounds=2):
@@ -26,3 +26,9 @@ def test_every_round_has_images_and_labels():
     x, labels = work.read(3)
     assert (x.shape, labels.shape) == ((3, 2, 3, 32, 32), (3, 2))
     assert not torch.equal(x, work.read(2)[0])
+
+
+def test_what_does_not_fit_is_said():
+    cpu = torch.device("cpu")
+    assert find_refusal(Cell("resnet8-w16", "bn", "kin", 2, 2), cpu) is None
+    assert "needs BatchNorm" in find_refusal(Cell("vit-w48", "bn", "fedavg", 2, 2), cpu)

@@ -30,6 +30,18 @@ def test_run_prints_a_table_and_writes_report_and_json(home):
     assert not list(home.rglob("*.part"))
 
 
+def test_the_report_can_be_left_out_and_written_later(home, call):
+    code, output, _ = call("run", *QUICK, "--out", "here", "--no-report", "-q")
+    assert code == 0
+    assert "No-Adapt" in output
+    assert output.strip().endswith("--resume without --no-report writes the report")
+    assert [path.name for path in (home / "here").iterdir() if path.is_dir()] == ["runs"]
+    assert not (home / "here" / "report.html").exists()
+    code, _, _ = call("run", *QUICK, "--out", "here", "--resume", "-q")
+    assert code == 0
+    assert (home / "here" / "report.html").exists()
+
+
 def test_health_is_told_without_labels(home, call):
     code, output, _ = call("run", *QUICK, "adapter=tent", "aggregator=local", "check=2", "guard=reset", "-q")
     assert code == 0

@@ -68,3 +68,9 @@ def test_the_shell_completes_commands():
     text, loaded = call(**env)
     assert text.split() == ["methods"]
     assert loaded == []
+
+
+def test_a_run_that_draws_nothing_loads_nothing_that_draws():
+    code = f"import sys, fedctta.runs.experiment; print(*({set(SLOW)} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["torch"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -75,6 +76,21 @@ def test_the_images_of_one_data_set_stay_until_it_is_gone(make_domains, device):
     del streams, other
     gc.collect()
     assert not device_stream._kept
+
+
+def test_images_of_the_data_set_before_make_room_and_those_on_the_device_need_none(make_domains, monkeypatch):
+    data, other = make_domains(), make_domains(seed=1)
+    stream = build(NIID(clusters=2), data, clients=4, slots=3, batch=4, seed=0)
+    gpu, images = torch.device("cuda"), torch.zeros(1)
+    monkeypatch.setattr(device_stream, "DeviceStream", lambda *_: "there")
+    monkeypatch.setattr(device_stream, "_kept", [device_stream._Kept(weakref.ref(other), images)])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0 if device_stream._kept else 10**9, 10**9))
+    assert put_on_device(stream, gpu) == "there"
+    assert device_stream._kept == []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (100 * stream.visit.size * stream.batch, 10**9))
+    assert put_on_device(stream, gpu) is None  # no room for the images
+    monkeypatch.setattr(device_stream, "_find_kept", lambda data, device: images)
+    assert put_on_device(stream, gpu) == "there"
 
 
 def test_on_a_cpu_images_stay_where_they_are(domains):

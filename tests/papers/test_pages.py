@@ -29,7 +29,7 @@ UNRECORDED = {
     *("pfedbbn-figure10", "pfedbbn-figure4", "pfedbbn-figure5", "pfedbbn-skew", "pfedbbn-table2"),
 }
 # Pages of this folder that other commands write.
-OTHERS = {"README.md", "bench.md", "fedctta.md", "kin.md", "recall.md"}
+OTHERS = {"README.md", "bench.md", "fedctta.md", "kin.md", "peers.md", "recall.md"}
 
 
 @cache

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import re
 import sys
+import weakref
 from copy import deepcopy
 from dataclasses import replace
 
@@ -16,9 +18,12 @@ from safetensors.torch import save_file
 
 import fedctta
 from fedctta.adapters.atp import adaptable
+from fedctta.engine import simulation
+from fedctta.engine.cuda_graphs import RoundGraphs
+from fedctta.engine.device_stream import DeviceStream
 from fedctta.errors import UserError
 from fedctta.results.records import Record
-from fedctta.runs import trial
+from fedctta.runs import build, trial
 from fedctta.runs.build import choose_parts
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import expand
@@ -304,3 +309,57 @@ def test_a_record_says_which_experiment_it_is_of():
 
 def test_a_run_of_objects_has_no_experiment(start):
     assert start(aggregator="fedavg").origin == {}
+
+
+@pytest.mark.parametrize(
+    "values", [{"aggregator": "fedctta"}, {"aggregator": "kin"}, {"aggregator": "fedavg", "check": 1}]
+)
+def test_a_run_leaves_nothing_that_waits_for_the_collector(prepare, monkeypatch, values):
+    """On a GPU memory that waits is memory that the next run lacks: graphs, images, the clients of a round."""
+    importlib.import_module("torch._dynamo")  # what calls for gradients first loads it, and its loading leaves frames
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(build, "choose_graphs", lambda how, device: "auto")
+    monkeypatch.setattr(simulation, "put_on_device", lambda stream, device: DeviceStream(stream, stream.data, device))
+    seen = []
+    for kind in (RoundGraphs, DeviceStream, simulation.Tally):
+        watch_births(monkeypatch, kind, seen)
+    monkeypatch.setattr(trial, "federate", lambda *given: noted(build.federate(*given), seen))
+    experiment, cache = prepare(adapter="tent", **values)
+    gc.collect()
+    gc.disable()
+    try:
+        run_one(experiment, cache, None, False, lambda rounds: lambda t, tally: noted_state(t, seen))
+        alive = [ref() for ref in seen if ref() is not None]
+    finally:
+        gc.enable()
+    assert len(seen) >= 3
+    assert alive == []
+
+
+def watch_births(monkeypatch, kind, seen):
+    begin = kind.__init__
+
+    def init(self, *given):
+        begin(self, *given)
+        seen.append(weakref.ref(self))
+
+    monkeypatch.setattr(kind, "__init__", init)
+
+
+def noted(federation, seen):
+    seen.append(weakref.ref(federation))
+    return federation
+
+
+def noted_state(t, seen):
+    frame = sys._getframe(2)  # of `simulate`, which holds the state
+    if t == 2:
+        seen.extend(weakref.ref(tensor) for tensor in frame.f_locals["state"].clients.own.values())
+
+
+def test_memory_is_given_back_after_a_run_that_fails_too(prepare, monkeypatch):
+    given_back = []
+    monkeypatch.setattr(trial, "release_memory", given_back.append)
+    with pytest.raises(KeyboardInterrupt):
+        run_one(*prepare(), None, False, lambda rounds: break_in(1))
+    assert given_back == [torch.device("cpu")]

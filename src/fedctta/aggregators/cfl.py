@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from scipy.cluster.hierarchy import linkage, to_tree
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
@@ -120,6 +118,9 @@ def counters(own: Tensors) -> int:
 
 def halves(inner: Tensor) -> tuple[list[int], list[int]]:
     """The two groups that complete linkage on 1 - cos merges last, the one that keeps the cluster's number first."""
+    from scipy.cluster.hierarchy import linkage, to_tree  # here, because every run looks at the list of methods
+    from scipy.spatial.distance import squareform
+
     distance = (1 - cosines(inner)).double().numpy()
     tree = to_tree(linkage(squareform(distance, checks=False), method="complete"))
     groups = [tree.left.pre_order(), tree.right.pre_order()]

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 import torch
 
-from fedctta.aggregators.fedctta import FedCTTA
-from fedctta.errors import UserError, unknown
+from fedctta.adapters import adapters as client_methods
+from fedctta.aggregators import aggregators as server_methods
+from fedctta.bench.passes import count_passes
+from fedctta.bench.shapes import SIDE, Shape
+from fedctta.errors import UserError, either, unknown
 from fedctta.keys import Precision
 from fedctta.machine import choose_device
 from fedctta.models import ARCHITECTURES
 
-WAYS = {"a": "plain inference", "b": "ours", "c": "loop over models", "d": "published way"}
-
-PASSES = {"bn": 2, "grad": 4, "tent": 3, "bbn": 7}
-"""Passes of a client's batch in a round: one to predict, the others to adapt.
-
-A backward pass counts as two where it gives gradients of all weights and of inputs (grad), and as one where
-convolutions are frozen and it gives those of inputs alone (tent, bbn). To adapt, bn makes one forward pass; grad and
-tent forward and backward; bbn one for labels, one of the source, forward and backward of teacher and of student.
-"""
-
-SIGNALS: dict[str, Callable[[int], int]] = {
-    "fedavg": lambda batch: 0,
-    "fedtsa": lambda batch: batch,
-    "fedctta": lambda batch: FedCTTA().count,
+WAYS = {
+    "a": "plain inference",
+    "a'": "the same, launched kernel by kernel",
+    "b": "ours",
+    "c": "loop over models",
+    "d": "published way",
 }
-"""Images a client passes through a network for the server besides: its batch (source model), or the probe."""
+LAUNCHED = "a'"  # only on a GPU, where way a is captured
+LOOPED = {"c", "d"}  # written for some methods only
+CLIENTS, SERVERS = ("bn", "grad", "tent", "bbn"), ("fedavg", "fedtsa", "fedctta")  # those methods
 
 
 class Grid(NamedTuple):
@@ -43,9 +40,9 @@ class Grid(NamedTuple):
     clients: list[int]
 
 
-WHOLE = Grid(["resnet8", "resnext29"], [*PASSES], [*SIGNALS], [20, 200, 2000])
+WHOLE = Grid(["resnet8", "resnext29"], [*CLIENTS], [*SERVERS], [20, 200, 2000])
 ON_CPU = Grid(["resnet8"], ["bn", "grad", "tent"], ["fedctta"], [20])
-QUICK = Grid(["resnet8-w16"], [*PASSES], [*SIGNALS], [8])
+QUICK = Grid(["resnet8-w16"], [*CLIENTS], [*SERVERS], [8])
 MIN_ROUNDS, ROUNDS = 3, 9
 
 
@@ -58,16 +55,32 @@ class Cell:
     aggregator: str
     clients: int
     batch: int
+    size: int = SIDE  # of pictures
+
+    @property
+    def shape(self) -> Shape:
+        """The model and the size of its pictures."""
+        return Shape(self.model, self.size)
+
+    @property
+    def network(self) -> str:
+        """The model in words, with the size of its pictures where that is not the usual one."""
+        return self.model if self.shape.series or self.size == SIDE else f"{self.model} at {self.size}"
 
     @property
     def passes(self) -> int:
         """Images a client passes through the network in a round."""
-        return PASSES[self.adapter] * self.batch + SIGNALS[self.aggregator](self.batch)
+        return count_passes(self.shape, self.adapter, self.aggregator, self.batch)
+
+    @property
+    def looped(self) -> bool:
+        """Whether loops over model objects are written for its methods."""
+        return self.adapter in CLIENTS and self.aggregator in SERVERS and not (self.shape.dense or self.shape.series)
 
     @property
     def label(self) -> str:
         """The cell in words."""
-        return f"{self.model} {self.adapter}+{self.aggregator} {self.clients} clients"
+        return f"{self.network} {self.adapter}+{self.aggregator} {self.clients} clients"
 
 
 @dataclass(frozen=True)
@@ -88,8 +101,9 @@ def make_plan(
     adapters: str | None = None,
     aggregators: str | None = None,
     clients: str | None = None,
-    ways: str = "a,b,c,d",
+    ways: str | None = None,
     batch: int = 10,
+    size: int | None = None,
     rounds: int | None = None,
     seconds: float = 60.0,
     device: str = "auto",
@@ -101,7 +115,7 @@ def make_plan(
     if quick and everything:
         raise UserError("--quick and --all contradict each other: give one of them")
     rounds = (MIN_ROUNDS if quick else ROUNDS) if rounds is None else rounds
-    for name, value, least in (("batch", batch, 2), ("rounds", rounds, MIN_ROUNDS)):
+    for name, value, least in (("batch", batch, 2), ("rounds", rounds, MIN_ROUNDS), ("size", size or SIDE, 8)):
         if value < least:
             raise UserError(f"--{name} {value} must be at least {least}")
     if not (math.isfinite(seconds) and seconds > 0):
@@ -111,21 +125,44 @@ def make_plan(
     if device not in ("auto", "cpu", "cuda"):
         raise unknown("device", device, ("auto", "cpu", "cuda"))
     place = choose_device(device)
-    usual = QUICK if quick else WHOLE if everything or place.type == "cuda" else ON_CPU
+    on_gpu = place.type == "cuda"
+    if precision != "float32" and not on_gpu:
+        raise UserError(f"--precision {precision} has no effect on a CPU: leave it out")
+    if everything and (on_gpu or None not in (models, adapters, aggregators, clients)):
+        raise UserError("--all has no effect on a GPU or beside all four lists: leave it out")
+    usual = QUICK if quick else WHOLE if everything or on_gpu else ON_CPU
     grid = (
-        _names("model", models, usual.models, [n for n, known in ARCHITECTURES.items() if not known.dense]),
-        _names("adapter", adapters, usual.adapters, PASSES),
-        _names("aggregator", aggregators, usual.aggregators, SIGNALS),
+        _names("model", models, usual.models, ARCHITECTURES),
+        _names("adapter", adapters, usual.adapters, client_methods.classes()),
+        _names("aggregator", aggregators, usual.aggregators, server_methods.classes()),
         sorted(_counts(clients, usual.clients)),  # small ones first: larger ones are estimated by them
     )
+    if size is not None and all(ARCHITECTURES[name].series for name in grid[0]):
+        raise UserError(f"--size {size} has no effect on series: leave it out")
+    cells = tuple(Cell(*which, batch, size or SIDE) for which in itertools.product(*grid))
     return Plan(
-        cells=tuple(Cell(*which, batch) for which in itertools.product(*grid)),
-        ways=tuple(sorted(_names("way", ways, WAYS, WAYS))),
+        cells=cells,
+        ways=_choose_ways(ways, cells, on_gpu),
         rounds=rounds,
         seconds=seconds,
         device=place,
         precision=precision,  # type: ignore[arg-type]
     )
+
+
+def _choose_ways(text: str | None, cells: Iterable[Cell], on_gpu: bool) -> tuple[str, ...]:
+    """Return the ways asked for; by default all that the device and the methods have."""
+    looped = any(cell.looped for cell in cells)
+    known = [way for way in WAYS if (on_gpu or way != LAUNCHED) and (looped or way not in LOOPED)]
+    ways = _names("way", text, known, WAYS)
+    if LAUNCHED in ways and not on_gpu:
+        raise UserError(f"way {LAUNCHED} differs from way a on a GPU only: leave it out")
+    if missing := LOOPED & {*ways} - {*known}:
+        raise UserError(
+            f"way {either(sorted(missing))} is written for adapters {either(CLIENTS)} with aggregators"
+            f" {either(SERVERS)}, and models of single pictures: leave it out"
+        )
+    return tuple(sorted(ways))
 
 
 def _names(kind: str, text: str | None, usual: Iterable[str], known: Iterable[str]) -> list[str]:

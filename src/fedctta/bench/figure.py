@@ -16,6 +16,7 @@ from fedctta.report.figures import STYLE, new_figure, show_legend
 
 PENS = {
     "a": Pen("#8a8f98", True),
+    "a'": Pen("#c4c7cc", True),
     "b": Pen("#d55e00", False),
     "c": Pen("#0072b2", False),
     "d": Pen("#009e73", False),
@@ -24,7 +25,7 @@ PENS = {
 
 def plot(rows: Sequence[Row], ways: Sequence[str]) -> Figure:
     """Draw all cells: models and aggregators down, adapters across, both axes logarithmic and common to all panels."""
-    down = list(dict.fromkeys((row.cell.model, row.cell.aggregator) for row in rows))
+    down = list(dict.fromkeys((row.cell.network, row.cell.aggregator) for row in rows))
     across = list(dict.fromkeys(row.cell.adapter for row in rows))
     counts = sorted({row.cell.clients for row in rows})
     with mpl.rc_context(STYLE):
@@ -33,7 +34,7 @@ def plot(rows: Sequence[Row], ways: Sequence[str]) -> Figure:
         for line, (model, aggregator) in zip(grid, down, strict=True):
             for axes, adapter in zip(line, across, strict=True):
                 panel = (model, adapter, aggregator)
-                here = [r for r in rows if (r.cell.model, r.cell.adapter, r.cell.aggregator) == panel]
+                here = [r for r in rows if (r.cell.network, r.cell.adapter, r.cell.aggregator) == panel]
                 _draw(axes, here, ways)
                 axes.set_title(f"{model}, {adapter}+{aggregator}", size=8)
             line[0].set_ylabel("ms per round")

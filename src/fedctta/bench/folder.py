@@ -17,6 +17,7 @@ from fedctta.bench.measure import Row, Skipped
 from fedctta.bench.table import RATIOS, markdown
 from fedctta.files import whole
 from fedctta.machine import hardware
+from fedctta.report.figures import save_png
 
 
 def write(rows: Sequence[Row], plan: Plan, folder: Path, picture: bool = True) -> Path:
@@ -30,7 +31,7 @@ def write(rows: Sequence[Row], plan: Plan, folder: Path, picture: bool = True) -
             part.write_text(text, encoding="utf-8", newline="\n")
     if picture and rows:
         with whole(folder / "bench.png") as part:
-            plot(rows, plan.ways).savefig(part, format="png")
+            save_png(plot(rows, plan.ways), part)
     return page
 
 
@@ -46,7 +47,7 @@ def summary(rows: Sequence[Row], plan: Plan) -> dict[str, Any]:
         "ways": {way: WAYS[way] for way in plan.ways},
         "cells": [
             asdict(row.cell)
-            | {"image_passes_a_client": row.cell.passes}
+            | ({"image_passes_a_client": row.cell.passes} if any(map(row.timing, row.found)) else {})
             | {"ways": {way: _way(row, way) for way in row.found}}
             | {"ratios": {f"{a}/{b}": row.ratio(a, b) for a, b in RATIOS if row.timing(a) and row.timing(b)}}
             for row in rows

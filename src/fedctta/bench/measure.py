@@ -18,11 +18,13 @@ from time import perf_counter
 
 import torch
 
-from fedctta.aggregators.fedtsa.captured_training import capture
-from fedctta.bench.cells import MIN_ROUNDS, Cell, Plan
+from fedctta.bench.cells import LOOPED, MIN_ROUNDS, Cell, Plan
 from fedctta.bench.memory import shortage
 from fedctta.bench.ways import WAYS
-from fedctta.bench.work import Work
+from fedctta.bench.work import Work, find_refusal
+from fedctta.core.gpu_memory import release_memory
+from fedctta.engine.cuda_graphs import NotCapturable
+from fedctta.errors import UserError
 from fedctta.machine import arithmetic, peak_memory_mb, reset_peak_memory
 
 CAPTURE = 5  # rounds until a round is replayed and proved to be right
@@ -94,13 +96,23 @@ class Known:
 Take = Callable[[Cell, str, int, Plan], Timing | Skipped]
 
 
+def refuse_impossible(plan: Plan) -> None:
+    """Raise a UserError if the models and methods of no cell fit together."""
+    refusals = []
+    for cell in plan.cells:
+        refusals.append(find_refusal(replace(cell, clients=FEWEST), plan.device))
+        if refusals[-1] is None:
+            return
+    raise UserError(f"nothing to measure: {refusals[0]}")
+
+
 def run(plan: Plan, on_cell: Callable[[int, Cell], None] = lambda k, cell: None) -> Iterator[Row]:
     """Measure cell by cell; `on_cell` is told which one comes."""
-    known: dict[tuple[str, str, str, str], Known] = {}
+    known: dict[tuple[str, ...], Known] = {}
     for k, cell in enumerate(plan.cells):
         on_cell(k, cell)
         of_ways = {
-            way: known.setdefault((cell.model, cell.adapter, cell.aggregator, way), Known()) for way in plan.ways
+            way: known.setdefault((cell.network, cell.adapter, cell.aggregator, way), Known()) for way in plan.ways
         }
         yield measure(cell, plan, of_ways)
 
@@ -111,8 +123,11 @@ def measure(cell: Cell, plan: Plan, known: dict[str, Known], take: Take | None =
     _let_go(plan.device)  # what torch keeps of the cell before would look taken
     found: dict[str, Timing | Skipped] = {}
     guesses: dict[str, float] = {}
+    if refusal := find_refusal(replace(cell, clients=FEWEST), plan.device):
+        return Row(cell, dict.fromkeys(plan.ways, Skipped(refusal)))
     for way in plan.ways:
-        missing = shortage(cell, way, plan.device)
+        missing = "it is not written for this method" if way in LOOPED and not cell.looped else None
+        missing = missing or shortage(cell, way, plan.device)
         if missing:
             found[way] = Skipped(missing)
         else:
@@ -163,7 +178,7 @@ def estimate(cell: Cell, way: str, plan: Plan, known: Known, take: Take) -> floa
 def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped:
     """Do some rounds, and before them those that are not counted."""
     device, marks = plan.device, []
-    before = 1 + CAPTURE if way == "b" and device.type == "cuda" else 1
+    before = 1 + CAPTURE if way == "b" and device.type == "cuda" else 1  # way a captures before its first tick
 
     def tick() -> None:
         if device.type == "cuda":
@@ -176,6 +191,8 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
     try:
         with arithmetic(plan.precision):
             WAYS[way](Work(cell, before + rounds, device, plan.precision), tick)
+    except NotCapturable as error:
+        return Skipped(str(error))
     except torch.OutOfMemoryError:
         marks.clear()  # what was taken is let go before the next way: until then this error holds on to it
     if not marks:
@@ -193,7 +210,5 @@ def together(one: Timing | Skipped | None, other: Timing | Skipped) -> Timing | 
 
 def _let_go(device: torch.device) -> None:
     """Free what the way before has left, its CUDA graphs included."""
-    capture.cache_clear()
     gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    release_memory(device)

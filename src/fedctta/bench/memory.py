@@ -13,8 +13,8 @@ from fedctta.adapters import adapters
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.aggregators.fedtsa.noise import choose_epochs_at_once, count_numbers
 from fedctta.bench.cells import Cell
+from fedctta.bench.shapes import Shape, build_model
 from fedctta.core.network import Network, Tensors
-from fedctta.models import build
 
 SHARE = 0.9  # of what is free may be taken
 DRAWN, KEPT = 28, 40  # bytes for a number that is drawn (hashes take 8), and for a pair in training
@@ -35,10 +35,11 @@ class _Sizes(NamedTuple):
 
 def needed(cell: Cell, way: str) -> Bytes:
     """Return roughly what all clients' tensors take at the worst moment; those of single passes come on top."""
-    model, own, private = (cell.clients * size for size in _sizes(cell.model, cell.adapter))
+    model, own, private = (cell.clients * size for size in _sizes(cell.shape, cell.adapter))
     block = _block(cell.clients) if cell.aggregator == "fedtsa" else 0
     return {
         "a": Bytes(0, 0),
+        "a'": Bytes(0, 0),
         "b": Bytes(0, 4 * own + 3 * private + block),  # before, adapted, in chunks, mixed
         "c": Bytes(0, model + own + private + block),
         "d": Bytes(model + 3 * own + private, private),  # model, upload, average, its copy; Adam's stays on the device
@@ -64,8 +65,8 @@ def _block(clients: int) -> int:
 
 
 @lru_cache
-def _sizes(model: str, adapter: str) -> _Sizes:
-    network = Network(build(model))
+def _sizes(shape: Shape, adapter: str) -> _Sizes:
+    network = Network(build_model(shape), dense=shape.dense)
     client = adapters.create(adapter).init(network)
     return _Sizes(*(_bytes(tensors) for tensors in (network.state, client.own, client.private)))
 

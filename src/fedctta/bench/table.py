@@ -34,7 +34,7 @@ def grids(rows: Sequence[Row], ways: Sequence[str]) -> dict[str, Grid]:
     costs = [*head, *(f"{way} images/s" for way in ways), *(f"{way} MB" for way in ways)]
     first, second = [], []
     for row in rows:
-        name = [row.cell.model, row.cell.adapter, row.cell.aggregator, f"{row.cell.clients:,}"]
+        name = [row.cell.network, row.cell.adapter, row.cell.aggregator, f"{row.cell.clients:,}"]
         spent = [_milliseconds(row, way) for way in ways]
         first.append([*name, *spent, *(number(row.ratio(*pair)) for pair in ratios)])
         speed = [number(row.images_per_second(way), 0) for way in ways]
@@ -44,13 +44,15 @@ def grids(rows: Sequence[Row], ways: Sequence[str]) -> dict[str, Grid]:
 
 
 def skipped(rows: Sequence[Row]) -> list[str]:
-    """Return a line for everything that was not measured."""
-    return [
-        f"{row.cell.label}, {way}: skipped, {found.reason}"
-        for row in rows
-        for way, found in row.found.items()
-        if isinstance(found, Skipped)
-    ]
+    """Return a line for everything that was not measured; ways of a cell with the same reason share one."""
+    lines = []
+    for row in rows:
+        ways: dict[str, list[str]] = {}
+        for way, found in row.found.items():
+            if isinstance(found, Skipped):
+                ways.setdefault(found.reason, []).append(way)
+        lines += [f"{row.cell.label}, {' and '.join(those)}: skipped, {reason}" for reason, those in ways.items()]
+    return lines
 
 
 def print_rows(rows: Sequence[Row], plan: Plan, console: Console) -> None:

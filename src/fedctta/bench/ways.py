@@ -1,4 +1,4 @@
-"""Four ways to do the rounds of one cell. Each calls `tick` after every round."""
+"""The ways to do the rounds of one cell. Each calls `tick` after every round."""
 
 from __future__ import annotations
 
@@ -10,36 +10,19 @@ from torch import Tensor
 
 from fedctta.bench.balanced_client import BalancedClient
 from fedctta.bench.plain_clients import GradientClient, PlainClient, StatisticsClient, TentClient
+from fedctta.bench.plain_inference import Tick, floor, launched
 from fedctta.bench.servers import make_signal, make_weigh
 from fedctta.bench.work import Work
-from fedctta.core.clients import CPU_OWN_WEIGHTS, CUDA
 from fedctta.core.network import Tensors
 from fedctta.engine.simulation import simulate
 from fedctta.models.inputs import to_input
 
-Tick = Callable[[], None]
 CLIENTS: dict[str, type[PlainClient]] = {
     "bn": StatisticsClient,
     "grad": GradientClient,
     "tent": TentClient,
     "bbn": BalancedClient,
 }
-
-
-def plain(work: Work, tick: Tick) -> None:
-    """Way a: the source model in evaluation mode on as many images as the method passes through the network."""
-    model = copy.deepcopy(work.source).to(work.device)
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    at_once = CUDA if work.device.type == "cuda" else CPU_OWN_WEIGHTS
-    for t in range(work.rounds):
-        x = work.read(t)[0].flatten(0, 1)  # the first time it makes the stream, and for that a method may be tried
-        left = work.cell.clients * work.cell.passes
-        with torch.inference_mode():
-            while left > 0:
-                for part in torch.split(x[:left], at_once):
-                    model(part).argmax(1)
-                left -= len(x)
-        tick()
 
 
 def ours(work: Work, tick: Tick) -> None:
@@ -121,4 +104,4 @@ def average(states: list[Tensors], row: list[float]) -> Tensors:
     return total
 
 
-WAYS: dict[str, Callable[[Work, Tick], None]] = {"a": plain, "b": ours, "c": loop, "d": published}
+WAYS: dict[str, Callable[[Work, Tick], None]] = {"a": floor, "a'": launched, "b": ours, "c": loop, "d": published}

@@ -1,26 +1,26 @@
-"""The work of one cell, the same for all ways: a model with random weights and a stream of random images."""
+"""The work of one cell, the same for all ways: a model with random weights and a stream of random inputs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedctta.bench.cells import Cell
-from fedctta.data.domains import Domains
+from fedctta.bench.shapes import build_model, make_data
+from fedctta.data.masked import AnyDomains
 from fedctta.engine.rounds import Federation
+from fedctta.errors import UserError
 from fedctta.keys import Precision
-from fedctta.models import build
-from fedctta.models.inputs import to_input
+from fedctta.models.inputs import read_batch
 from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
 
-POOL = 1000  # images to draw from: pixels do not matter for speed
+POOL = 1000  # inputs to draw from: pixels do not matter for speed
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,12 @@ class Work:
     @cached_property
     def source(self) -> nn.Module:
         """The source model, on the CPU."""
-        return build(self.cell.model).eval()
+        return build_model(self.cell.shape)
 
     @cached_property
-    def data(self) -> Domains:
-        """One domain of random images, in memory as bytes."""
-        random = np.random.default_rng(0)
-        count = max(POOL, self.rounds * self.cell.batch)
-        images = random.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-        return Domains(("noise",), {"noise": images}, random.integers(0, 10, count), tuple("0123456789"), ())
+    def data(self) -> AnyDomains:
+        """One domain of random inputs."""
+        return make_data(self.cell.shape, max(POOL, self.rounds * self.cell.batch))
 
     @cached_property
     def stream(self) -> Stream:
@@ -71,6 +68,15 @@ class Work:
         return federate(experiment, parts), parts.stream
 
     def read(self, t: int) -> tuple[Tensor, Tensor]:
-        """Return images x[N, B, 3, H, W] on the device and their labels[N, B] on the CPU."""
+        """Return images x[N, B, ...] on the device and their labels[N, B] on the CPU."""
         slot = self.stream.slot(t)
-        return to_input(slot.images, self.device), torch.from_numpy(slot.labels)
+        return read_batch(slot.images, self.device), torch.from_numpy(slot.labels)
+
+
+def find_refusal(cell: Cell, device: torch.device) -> str | None:
+    """Say why a cell's model and methods do not fit together, if they do not."""
+    try:
+        Work(cell, 1, device).stream  # noqa: B018  (making it checks everything)
+    except UserError as error:
+        return str(error)
+    return None

@@ -13,17 +13,19 @@ from fedctta.files import require_writable
 
 def bench(
     models: Annotated[str | None, typer.Option(help="For example resnet8,resnext29.")] = None,
-    adapter_names: Annotated[str | None, typer.Option("--adapters", help="Of bn,grad,tent,bbn.")] = None,
-    aggregator_names: Annotated[str | None, typer.Option("--aggregators", help="Of fedavg,fedtsa,fedctta.")] = None,
+    adapter_names: Annotated[str | None, typer.Option("--adapters", help="For example bn,tent.")] = None,
+    aggregator_names: Annotated[str | None, typer.Option("--aggregators", help="For example fedavg,fedtsa.")] = None,
     clients: Annotated[str | None, typer.Option(help="For example 20,200,2000.")] = None,
     ways: Annotated[
-        str, typer.Option(help="a: plain inference, b: ours, c: a loop, d: the published way.")
-    ] = "a,b,c,d",
+        str | None,
+        typer.Option(help="a: plain inference (a': not captured), b: ours, c: a loop, d: the published way."),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Images a client and round.")] = 10,
+    size: Annotated[int | None, typer.Option(help="Side of pictures; usually 32.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to time, 3 or more; usually 9.")] = None,
     seconds: Annotated[float, typer.Option(help="Time for a cell; what would not fit is skipped.")] = 60.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float32 or tf32.")] = "float32",
+    precision: Annotated[str, typer.Option(help="float32, tf32 or bf16; the latter on a GPU.")] = "float32",
     folder: Annotated[Path, typer.Option("--out", help="Folder for bench.md, .json and .png.")] = Path("runs/bench"),
     quick: Annotated[bool, typer.Option("--quick", help="A small model, few clients and rounds.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="The whole grid on a CPU too.")] = False,
@@ -32,7 +34,7 @@ def bench(
 
     Example: fedctta bench --models resnet8 --adapters bn,grad --clients 20,200
     """
-    from fedctta.bench import make_plan, print_rows
+    from fedctta.bench import make_plan, print_rows, refuse_impossible
     from fedctta.bench import run as run_bench
     from fedctta.bench import write as write_bench
 
@@ -43,6 +45,7 @@ def bench(
         clients=clients,
         ways=ways,
         batch=batch,
+        size=size,
         rounds=rounds,
         seconds=seconds,
         device=device,
@@ -50,6 +53,7 @@ def bench(
         quick=quick,
         everything=everything,
     )
+    refuse_impossible(plan)
     require_writable(folder)
     rows = []
     stopped = False

@@ -26,6 +26,9 @@ def run(
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Run the model as it is, too (the row No-Adapt).")
     ] = True,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Draw figures and write the page and its tables.")
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run experiments. Several values under one key (seed=0,1,2) are all run, on the same streams.
@@ -65,10 +68,13 @@ def run(
         raise typer.Exit(130) from None
     if json_file is not None:
         result.write_json(json_file)
-    page = result.write_report(folder)
+    page = result.write_report(folder) if report else None
     print_table(result.table(), out)
     for sentence in result.health():
         out.print(sentence, style="dim", markup=False, highlight=False, soft_wrap=True)
     for note in dict.fromkeys(note for record in result for note in record.settings["notes"]):
         out.print(f"note: {note}", style="dim", soft_wrap=True)
-    out.print(f"report: {page}", soft_wrap=True)
+    if page is None:
+        out.print(f"runs: {folder / 'runs'}; --resume without --no-report writes the report", soft_wrap=True)
+    else:
+        out.print(f"report: {page}", soft_wrap=True)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedctta.core.gpu_memory import capture_graph
 from fedctta.engine.device_stream import DeviceStream
 from fedctta.engine.rounds import Federation, Outcome, State, flatten
 from fedctta.engine.tally import Tally
@@ -135,7 +136,7 @@ class RoundGraphs:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.current_stream(self._device).synchronize()
         try:
-            with torch.cuda.graph(graph, stream=self._side):
+            with capture_graph(graph, self._side):
                 outcome = self._round(held, kind, t)
         except (RuntimeError, NotCapturable) as error:
             torch.cuda.synchronize(self._device)

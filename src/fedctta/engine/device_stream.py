@@ -69,7 +69,10 @@ def put_on_device(stream: Stream, device: torch.device) -> DeviceStream | None:
     data = stream.data
     if device.type != "cuda" or not isinstance(data, Domains):
         return None
-    size = sum(data.images[name].nbytes for name in data.names) + 12 * stream.visit.size * stream.batch
+    size = 12 * stream.visit.size * stream.batch
+    if _find_kept(data, device) is None:
+        _forget()  # before free memory is looked at
+        size += sum(data.images[name].nbytes for name in data.names)
     return DeviceStream(stream, data, device) if size <= SHARE * torch.cuda.mem_get_info(device)[0] else None
 
 
@@ -83,10 +86,21 @@ _kept: list[_Kept] = []
 
 def _upload(data: Domains, device: torch.device) -> Tensor:
     """Images[sum of n_d, ...] of all domains, one after another; those of the same data set are used again."""
-    for kept in _kept:
-        if kept.data() is data and kept.images.device == device:
-            return kept.images
-    _kept.clear()
+    if (known := _find_kept(data, device)) is not None:
+        return known
+    _forget()
     images = torch.cat([as_tensor(np.asarray(data.images[name])).to(device) for name in data.names])
     _kept.append(_Kept(weakref.ref(data, lambda _: _kept.clear()), images))
     return images
+
+
+def _find_kept(data: Domains, device: torch.device) -> Tensor | None:
+    """Return the images of a data set that are on the device already."""
+    return next((kept.images for kept in _kept if kept.data() is data and kept.images.device == device), None)
+
+
+def _forget() -> None:
+    """Free the images of the data set before."""
+    if _kept:
+        _kept.clear()
+        torch.cuda.empty_cache()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -136,6 +137,11 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def save_png(figure: Figure, file: Path | IO[bytes]) -> None:
+    """Write a figure as PNG. `Figure.savefig` would lay it out and draw it twice."""
+    FigureCanvasAgg(figure).print_png(file)  # type: ignore[no-untyped-call]
 
 
 def line_styles(colours: Mapping[str, Pen], curves: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:

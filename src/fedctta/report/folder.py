@@ -17,11 +17,12 @@ from matplotlib.figure import Figure
 from fedctta.files import whole
 from fedctta.report.colours import pens
 from fedctta.report.columns import Column, arrange, flat, methods
-from fedctta.report.figures import collaboration_figure, cost_figure, domain_figure, time_figure
+from fedctta.report.figures import collaboration_figure, cost_figure, domain_figure, save_png, time_figure
 from fedctta.report.health import health_figure
 from fedctta.report.masks import masks_figure
 from fedctta.report.page import page
 from fedctta.report.table import Published, results_table
+from fedctta.report.titles import TITLE
 from fedctta.results.records import Record
 
 _LISTS = {
@@ -38,7 +39,7 @@ def write_report(
     records: Sequence[Record],
     folder: Path,
     published: Published | None = None,
-    title: str = "Federated continual test-time adaptation",
+    title: str = TITLE,
 ) -> Path:
     """Write the whole report into `folder` and return the path of its page.
 
@@ -60,7 +61,7 @@ def write_report(
 
     for name, figure in _figures(columns):
         with whole(folder / f"{name}.png") as part:
-            figure.savefig(part, format="png")
+            save_png(figure, part)
     place = folder / "report.html"
     _write_text(place, page(records, table, title))
     return place

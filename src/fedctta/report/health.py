@@ -7,22 +7,21 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from math import isfinite, nan
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from fedctta.report.colours import Pen
 from fedctta.report.columns import Column
 from fedctta.report.curves import accuracy_over_time, mean_over_time
-from fedctta.report.figures import STYLE, new_figure
 from fedctta.report.text import html_table, number
 from fedctta.results.health import NOBODY, SOURCE
 from fedctta.results.records import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _SOURCE_INK, _ALARM_INK = "#8a8f98", "#a84a00"
 
@@ -80,6 +79,11 @@ def health_figure(column: Column, colours: Mapping[str, Pen]) -> Figure | None:
     methods = watched(column)
     if not methods:
         return None
+    import matplotlib as mpl  # sentences on health do not wait for it
+    from matplotlib.lines import Line2D
+
+    from fedctta.report.figures import STYLE, new_figure
+
     with mpl.rc_context(STYLE):
         figure = new_figure(9, 0.9 + 1.9 * len(methods))
         axes = figure.subplots(len(methods), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -118,12 +122,14 @@ def _draw(ax: Axes, runs: Sequence[Record], colour: str) -> None:
 
 def health_section(columns: Sequence[Column], colours: Mapping[str, Pen]) -> str:
     """Return the page's section, with a table and a picture of every setting; "" if nothing was watched."""
+    from fedctta.report.figures import save_png
+
     parts = []
     for column in columns:
         figure = health_figure(column, colours)
         if figure is not None:
             file = io.BytesIO()
-            figure.savefig(file, format="png")
+            save_png(figure, file)
             data = base64.b64encode(file.getvalue()).decode("ascii")
             words = f'alt="Health, {escape(column.name)}" class="health"'
             parts.append(f'<p><img {words} src="data:image/png;base64,{data}"></p>')

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.report.columns import Column
-from fedctta.report.figures import STYLE, new_figure
+from fedctta.report.figures import STYLE, new_figure, save_png
 from fedctta.report.text import number
 from fedctta.results.metrics import mean_iou
 from fedctta.results.records import Record
@@ -106,7 +106,7 @@ def masks_section(columns: Sequence[Column]) -> str:
     parts = []
     for name, figure in figures.items():
         file = io.BytesIO()
-        figure.savefig(file, format="png")
+        save_png(figure, file)
         data, words = base64.b64encode(file.getvalue()).decode("ascii"), f"Masks, {name}"
         parts.append(f'<p><img alt="{escape(words)}" class="masks" src="data:image/png;base64,{data}"></p>')
     note = (

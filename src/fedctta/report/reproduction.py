@@ -15,6 +15,7 @@ from pathlib import Path
 from fedctta.data.cache import cache_dir
 from fedctta.files import whole
 from fedctta.report.comparison import DIFFERENCE, MEASURES, PAPER, Comparison, csv_of
+from fedctta.report.figures import save_png
 from fedctta.report.panels import is_drawn, panel_figure
 from fedctta.results.digests import Digest
 
@@ -84,7 +85,7 @@ def draw(story: Story, tables: Sequence[Comparison], folder: Path) -> dict[str, 
     for table in tables:
         if table.name in pictures and (figure := panel_figure(table)) is not None:
             with whole(pictures[table.name]) as part:
-                figure.savefig(part, format="png")
+                save_png(figure, part)
     return pictures
 
 

@@ -12,6 +12,8 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.registry import own_title
 
+TITLE = "Federated continual test-time adaptation"  # of a report without another
+
 Method = type[Adapter] | type[Aggregator]
 
 

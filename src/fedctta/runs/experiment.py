@@ -22,6 +22,7 @@ from fedctta.data.masked import MaskedDomains
 from fedctta.errors import UserError
 from fedctta.files import require_writable, whole
 from fedctta.registry import Registry, parameters_of
+from fedctta.report.titles import TITLE
 from fedctta.results.records import Record, to_json
 from fedctta.runs.baseline import add_baselines, refuse_idle_baseline
 from fedctta.runs.build import choose_methods
@@ -48,7 +49,7 @@ class Result:
     """
 
     records: tuple[Record, ...]
-    title: str = "Federated continual test-time adaptation"
+    title: str = TITLE
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     baselines: tuple[Record, ...] = ()
 

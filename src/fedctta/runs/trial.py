@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import fedctta
+from fedctta.core.gpu_memory import release_memory
 from fedctta.core.model_code import hash_code
 from fedctta.data.domains import Domains
 from fedctta.engine.health import HealthWatch
@@ -46,7 +47,7 @@ def run_one(
     """Play one experiment; save checkpoints while it runs, and its record when it is done."""
     device = choose_device(experiment.device)
     parts = choose_parts(experiment, device, cache)
-    federation, stream = federate(experiment, parts), parts.stream
+    federation = federate(experiment, parts)
     place = checkpoint = None
     identity = ""
     if folder is not None:
@@ -57,6 +58,27 @@ def run_one(
             return Record.load(place)
         if not resume:
             checkpoint.unlink(missing_ok=True)
+    try:
+        record = _play(experiment, parts, federation, checkpoint, identity, bool(cache.objects), watch)
+    finally:
+        release_memory(device)
+    if place is not None and checkpoint is not None:
+        record.save(place)
+        checkpoint.unlink(missing_ok=True)
+    return record
+
+
+def _play(
+    experiment: Experiment,
+    parts: Parts,
+    federation: Federation,
+    checkpoint: Path | None,
+    identity: str,
+    objects: bool,
+    watch: Callable[[int], Callable[[int, Tally], None]],
+) -> Record:
+    """Play the stream and return what is kept of it; all that a GPU holds for it is gone on return."""
+    stream, device = parts.stream, parts.device
     reset_peak_memory(device)
     retention = Retention(stream, experiment.retention, experiment.seed) if experiment.retention else None
     health = HealthWatch(federation, len(stream), experiment.check, experiment.guard) if experiment.check else None
@@ -64,7 +86,7 @@ def run_one(
         on_round = watch(len(stream))
         if experiment.engine == "flower":
             simulate_on_flower = import_object(FLOWER, "simulate_on_flower")
-            tally = simulate_on_flower(experiment, stream, bool(cache.objects), on_round)
+            tally = simulate_on_flower(experiment, stream, objects, on_round)
         else:
             tally = simulate(
                 federation,
@@ -77,11 +99,7 @@ def run_one(
             )
     settings = describe(experiment, parts, federation, tally.replayed)
     record = _record(settings, stream, tally, peak_memory_mb(device), retention, health)
-    record = replace(record, origin={} if cache.objects else describe_origin(experiment))
-    if place is not None and checkpoint is not None:
-        record.save(place)
-        checkpoint.unlink(missing_ok=True)
-    return record
+    return replace(record, origin={} if objects else describe_origin(experiment))
 
 
 def describe_origin(experiment: Experiment) -> dict[str, Any]:

@@ -29,8 +29,6 @@ from math import exp, inf, log, sqrt
 from typing import ClassVar
 
 import torch
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
 from fedctta.aggregators import Server
@@ -51,6 +49,8 @@ def delta_of(epsilon: float, ratio: float) -> float:
     """The smallest delta for which Gaussian noise is (epsilon, delta)-private; `ratio` is sensitivity / deviation."""
     if ratio == 0:
         return 0.0
+    from scipy.special import log_ndtr, ndtr  # to load scipy takes longer than a run without noise needs to begin
+
     second = epsilon + float(log_ndtr(-ratio / 2 - epsilon / ratio))  # as a logarithm: e^epsilon alone overflows
     return max(0.0, float(ndtr(ratio / 2 - epsilon / ratio)) - exp(min(second, 0.0)))
 
@@ -64,6 +64,8 @@ def epsilon_of(ratio: float, delta: float) -> float:
         most *= 2
         if most > 1e9:
             return inf
+    from scipy.optimize import brentq
+
     return float(brentq(lambda epsilon: delta_of(epsilon, ratio) - delta, 0.0, most))
 
 
@@ -75,6 +77,8 @@ def noise_for(epsilon: float, delta: float) -> float:
     while delta_of(epsilon, low) > delta:
         low /= 2
     # by its logarithm, so that a small ratio is as exact as a large one
+    from scipy.optimize import brentq
+
     return exp(-float(brentq(lambda u: delta_of(epsilon, exp(u)) - delta, log(low), log(high), xtol=1e-12)))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from fedctta.aggregators.fedtsa.noise import prepare_noise
 from fedctta.aggregators.fedtsa.training import Attended, Training, train
+from fedctta.core.gpu_memory import capture_graph, until_run_ends
 
 
 def attend(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Attended:
@@ -22,7 +22,7 @@ def attend(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Attended:
     return capture(x.shape, x.dtype, x.device, how)(x, known, key)
 
 
-@lru_cache(maxsize=2)
+@until_run_ends(maxsize=2)
 def capture(
     shape: torch.Size, dtype: torch.dtype, device: torch.device, how: Training
 ) -> Callable[[Tensor, Tensor, Tensor], Attended]:
@@ -40,7 +40,7 @@ def capture(
         trained(min(2, how.epochs))
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture_graph(graph):
         best = trained(how.epochs)
 
     def replay(new_x: Tensor, new_known: Tensor, new_key: Tensor) -> Attended:
