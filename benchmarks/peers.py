@@ -439,8 +439,9 @@ def page(lines: list[str], missing: dict[str, str], options: argparse.Namespace)
 Command: `python benchmarks/peers.py {" ".join(words)} --out docs/results/peers.md`,
 on {where}, torch {torch.__version__}, {load}. ResNet-8 on
 CIFAR-10-C, batches of 10; TTA-bn with FedAvg of the statistics, and Tent with FedAvg of scales and shifts.
-Milliseconds are the median round over all turns (peers take turns); *times ours* is what to look at. *Start* is from
-the data in memory to the end of the first round.
+Milliseconds are the median round over {options.turns} turn(s), in which the peers play one after another; *times ours*
+is what to look at. *Start* is from the data in memory to the end of the first round. `--flower` and `--pfl` name the
+Python of an environment that has that peer.
 
 | method | clients | peer | ms per round | times ours | accuracy (%) | start (s) |
 | :-- | --: | :-- | --: | --: | --: | --: |
