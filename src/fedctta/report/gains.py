@@ -124,8 +124,8 @@ def describe(found: Mapping[str, Sequence[Cell]], table: Comparison) -> Iterator
 def rank(summaries: Mapping[str, Comparison]) -> Comparison:
     """Return one line per method over the summaries of several data sets, best mean first.
 
-    A method that does not run on every set has the mean over its own, and its label says how many these are. How far it
-    is behind the best method of a set does not depend on which sets it has.
+    A method that was not run on every set has no mean and stands below the others; its label says how many sets it has.
+    How far it is behind the best method of a set does not depend on which sets it has.
     """
     gains: dict[str, dict[str, Entry]] = {}
     worst: dict[str, list[float]] = {}
@@ -144,13 +144,18 @@ def rank(summaries: Mapping[str, Comparison]) -> Comparison:
 
     def line_of(label: str) -> Line:
         mine = gains[label]
-        mean = float(np.mean([entry.mean for entry in mine.values()]))
+        whole = len(mine) == len(there)
+        mean = Entry((float(np.mean([entry.mean for entry in mine.values()])),)) if whole else Entry()
         behind = min(min(0.0, entry.mean - best[name]) for name, entry in mine.items())
-        title = label if len(mine) == len(there) else f"{label} ({len(mine)} of {len(there)} sets)"
-        entries = Entry((mean,)), Entry((min(worst[label]),)), Entry((behind,))
+        title = label if whole else f"{label} ({len(mine)} of {len(there)} sets)"
+        entries = mean, Entry((min(worst[label]),)), Entry((behind,))
         return Line(title, (*entries, *(mine.get(name, Entry()) for name in there)))
 
-    lines = sorted(map(line_of, gains), key=lambda each: -each.entries[0].mean)
+    def place(line: Line) -> tuple[bool, float]:
+        mean, _, behind, *_ = line.entries
+        return not mean.ours, -(mean if mean.ours else behind).mean
+
+    lines = sorted(map(line_of, gains), key=place)
     runs = {(f"{name}: {row}", column): r for name, t in summaries.items() for (row, column), r in t.runs.items()}
     told = " ".join(describe_ranking(gains, best))
     columns = (MEAN, WORST, BEHIND, *there)
