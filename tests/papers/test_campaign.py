@@ -81,6 +81,15 @@ def test_other_weights_than_the_record_has_are_played_again(played):
     assert is_kept(gone, Kept(run.settings, 1.0, ""), Cache())  # nothing to compare with
 
 
+def test_a_run_of_other_defaults_is_played_again(played):
+    experiment = next(each for each in plan_all().mine if each.adapter == "bn")
+    play()
+    run = read_pool(POOL)[experiment.anywhere.fingerprint]
+    other = replace(run, settings={**run.settings, "bn": {**run.settings["bn"], "momentum": 0.3}})
+    assert is_kept(experiment, run, Cache())
+    assert not is_kept(experiment, other, Cache())
+
+
 def test_a_failure_is_told_and_the_others_run(presets, monkeypatch):
     plain = campaign.run_one
 

@@ -22,6 +22,8 @@ from fedctta.papers.pool import Kept, read_pool
 from fedctta.papers.sources import Training, find_trainings, train_sources
 from fedctta.papers.tables import load_paper
 from fedctta.report.comparison import UNAVAILABLE
+from fedctta.results.records import to_json
+from fedctta.runs.build import choose_methods, describe_parameters
 from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
 from fedctta.runs.preset_files import published
@@ -87,11 +89,14 @@ def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, prog
 
 
 def is_kept(experiment: Experiment, run: Kept | None, cache: Cache) -> bool:
-    """Whether the pool has the run, of the weights that are on this machine: their cards tell.
+    """Whether the pool has the run, with today's parameters and of the weights that are on this machine: cards tell.
 
-    Where the weights are not on this machine, what is there counts.
+    A default may have changed since. Where the weights are not on this machine, what is there counts.
     """
     if run is None:
+        return False
+    now = to_json(describe_parameters(choose_methods(experiment)))
+    if now != {name: to_json(run.settings.get(name)) for name in now}:
         return False
     try:
         source: Source = cache.source(experiment, str(run.settings["model"]))

@@ -238,11 +238,11 @@ def describe(experiment: Experiment, parts: Parts, federation: Federation, repla
         "th": stream.temporal_heterogeneity,
         **describe_guards(federation, experiment, len(stream)),
         **({"classes": list(data.classes)} if data.dense else {}),
-        **_parameters(parts.methods),
+        **describe_parameters(parts.methods),
     }
 
 
-def _parameters(methods: Methods) -> dict[str, dict[str, Any]]:
+def describe_parameters(methods: Methods) -> dict[str, dict[str, Any]]:
     """Return the parameters of all methods by name; a client and a server method may share theirs."""
     found: dict[str, dict[str, Any]] = {}
     for method in methods:
