@@ -138,7 +138,7 @@ def test_a_server_that_mixes_what_it_remembers_is_replayed_alike(tiny_module, st
 def test_every_client_method_is_replayed_alike(adapter, tiny_module, stream):
     as_ever, replayed = both(tiny_module, stream, adapter)
     assert_same(as_ever, replayed)
-    assert replayed.replayed == (0 if adapters.classes()[adapter].reviews else len(stream) - 2)  # the host decides
+    assert replayed.replayed == len(stream) - 2
 
 
 @pytest.mark.gpu
@@ -162,6 +162,17 @@ def test_rounds_with_and_without_the_server_are_replayed(tiny_module, stream):
     as_ever, replayed = both(tiny_module, stream, "grad", interval=3)
     assert_same(as_ever, replayed)
     assert replayed.replayed == len(stream) - 2 - 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("adapter", "aggregator"), [("recall", "recall"), ("recall", "local"), ("bn", "cfl")])
+def test_rounds_without_the_server_are_replayed_where_the_server_decides_on_the_host(
+    adapter, aggregator, tiny_module, stream
+):
+    as_ever, replayed = both(tiny_module, stream, adapter, aggregator, interval=3)
+    assert_same(as_ever, replayed)
+    served = 0 if aggregator == "local" else len(stream) // 3
+    assert replayed.replayed == len(stream) - served - 2
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ from fedctta.aggregators.fedavg import FedAvg
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.core.norms import refreshed
-from fedctta.engine.rounds import bytes_each
+from fedctta.engine.rounds import bytes_each, flatten
 from fedctta.engine.simulation import simulate
 from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
@@ -279,6 +279,25 @@ def test_only_clients_that_are_due_review(federation, tiny_network, stream):
     state, _ = played.play(state, 0, x[some], some, None)
     state, _ = played.play(state, 1, x, torch.ones(4, dtype=torch.bool), None)
     assert state.clients.private["reviewed"].tolist() == [1, 0, 1, 0]
+
+
+def test_a_round_whose_reviews_all_compute_is_the_round_as_ever(federation, tiny_network, stream):
+    """What a captured round does: its halves one after the other, with a mask of those that are due."""
+    played = replace(federation(tiny_network, aggregator="recall"), adapter=adapters.create("recall"))
+    whole, halves, everybody, masks = played.start(), played.start(), torch.ones(4, dtype=torch.bool), []
+    for t in range(4):
+        x, _ = seen_by(stream, t, tiny_network)
+        with torch.no_grad():
+            whole, expected = played.play(whole, t, x, everybody, None)
+            clients, logits = played.begin(halves.clients, x)
+            masks.append(played.find_due(clients))
+            halves = halves._replace(clients=played.review(clients, x, masks[-1]))
+            halves, outcome = played.finish(halves, t, x, everybody, None, logits)
+        torch.testing.assert_close(outcome.logits, expected.logits)
+        assert outcome[2:] == expected[2:]
+    assert masks[0].all()
+    assert 0 < masks[1].sum() < 4
+    torch.testing.assert_close(flatten(halves), flatten(whole))
 
 
 def test_an_absent_client_is_handed_nothing(federation, tiny_network, stream):

@@ -38,7 +38,7 @@ from fedctta.books.weights import LEAST, Chooser, compare_classes, count_classes
 from fedctta.core.appearance import appearance
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.core.tensors import may_hold
+from fedctta.core.tensors import constant, may_hold
 from fedctta.errors import UserError
 from fedctta.registry import check_limits
 
@@ -213,7 +213,7 @@ class Recall(Adapter):
 
         compares, _ = self._lacks(private)
         weights = WEIGHTS if may_hold(compares) else WEIGHTS[-1:]
-        logits, moments = torch.func.vmap(score)(torch.tensor(weights, device=x.device, dtype=x.dtype))
+        logits, moments = torch.func.vmap(score)(constant(weights, x))
         sums = {"measured": anew, "moments": anew * moments[-1]}
         if may_hold(compares):
             probabilities = logits.softmax(-1)

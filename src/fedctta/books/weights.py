@@ -39,6 +39,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.books.rows import BINS, Layout
+from fedctta.core.tensors import constant
 
 OPTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PARABOLA = ((1.0, 0.375, 0.0, -0.125, 0.0), (0.0, 0.75, 1.0, 0.75, 0.0), (0.0, -0.125, 0.0, 0.375, 1.0))
@@ -62,13 +63,13 @@ class Chooser:
     def choose(self, layout: Layout, rows: Tensor, classes: Tensor) -> Tensor:
         """Return a[K + 1] for domains in rows[K, S] and the unknown one, on a device that has seen classes[K, 16]."""
         scored = layout.of(rows, "scored")[:, None]
-        parabola = rows.new_tensor(PARABOLA) / scored.clamp_min(TINY)[..., None]
+        parabola = constant(PARABOLA, rows) / scored.clamp_min(TINY)[..., None]
         entropy, unusual = ((layout.of(rows, name)[:, None] @ parabola).squeeze(1) for name in ("doubt", "unusual"))
         stranger = unusual + self.worth * entropy
         allowed = stranger <= stranger.cummin(-1).values + self.slack
         doubt = torch.where(allowed, entropy, torch.inf)
         least = doubt.amin(-1, keepdim=True)
-        options = rows.new_tensor(OPTIONS)
+        options = constant(OPTIONS, rows)
         largest = torch.where(doubt <= (1 + self.tie) * least, options, 0).amax(-1)
         helps = (least < doubt[:, :1]).squeeze(-1)
         first = self.start * variety(classes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,6 +71,19 @@ def take_apart(vector: Tensor, like: Tensors) -> Tensors:
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of values[B] over the true entries of mask[B]; 0 if there is none."""
     return (values * mask).sum() / mask.sum().clamp_min(1)
+
+
+def constant(values: Any, like: Tensor) -> Tensor:
+    """Return numbers (nested tuples) as a tensor of the type and on the device of `like`, uploaded once.
+
+    A captured round must not copy from the host.
+    """
+    return _constant(values, like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def choose_rows(who: Tensor, yes: Tensor, no: Tensor) -> Tensor:

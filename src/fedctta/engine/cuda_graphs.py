@@ -5,6 +5,9 @@ So the whole round (read, adapt, signal, aggregate, download, predict, count) is
 from then on a round is one call. The state is in tensors with fixed addresses; the graph writes the new state over the
 old one, and increments its own round number.
 
+Where clients review some of their batches, a round is two graphs: one in which they adapt, and another one, with
+reviews or without, which the host chooses by whether anybody is due.
+
 Rounds that a graph cannot contain are played without it: rounds in which a client is absent or uploads are late, and
 methods that decide on the host. If a method did so without torch noticing (it keeps a number on the CPU), the graph
 would always use the same value: such memories are not captured, and the first replays are compared with plain rounds.
@@ -12,13 +15,15 @@ would always use the same value: such memories are not captured, and the first r
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from fedctta.core.clients import Client
 from fedctta.core.gpu_memory import capture_graph
-from fedctta.engine.device_stream import DeviceStream
+from fedctta.core.network import Tensors
+from fedctta.engine.device_stream import Batches, DeviceStream
 from fedctta.engine.rounds import Federation, Outcome, State, flatten
 from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
@@ -41,8 +46,28 @@ class Kind(NamedTuple):
 
 
 class _Graph(NamedTuple):
-    graph: torch.cuda.CUDAGraph
+    """A captured round: what comes first in every round, then one of two ways to go on, by whether anybody is due."""
+
     moved: tuple[int, int]
+    whole: torch.cuda.CUDAGraph
+    first: _First | None = None
+    reviewing: torch.cuda.CUDAGraph | None = None
+
+    def replay(self) -> None:
+        """Launch the round."""
+        if self.first is None or self.reviewing is None:
+            return self.whole.replay()
+        self.first.graph.replay()
+        return self.reviewing.replay() if bool(self.first.due.any()) else self.whole.replay()
+
+
+class _First(NamedTuple):
+    """The captured half of a round in which clients adapt and predict: what it read, logits, and who is to review."""
+
+    graph: torch.cuda.CUDAGraph
+    read: Batches
+    logits: Tensor | None
+    due: Tensor
 
 
 class RoundGraphs:
@@ -57,28 +82,32 @@ class RoundGraphs:
         self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._when = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._everybody = torch.ones(stream.clients, dtype=torch.bool, device=self._device)
-        self._held: State | None = None
+        self._held: dict[bool, State] = {}  # by whether the server takes part; without it, the clients alone
         self._at = 0  # the round that `_when` holds
         self._graphs: dict[Kind, _Graph] = {}
+        self._first: _First | None = None
         self._warm: dict[Kind, int] = {}
         self._proofs = PROOFS
+        self._refused: set[bool] = set()  # rounds that are not replayed, by whether the server takes part
         self.refusal: str | None = None  # why rounds are not replayed, once that is known
 
     def kind(self, t: int) -> Kind | None:
         """Return what round t has in common with others, or None if it cannot be captured."""
-        if self.refusal is not None or self._late or not self._whole[t] or (t and not self._whole[t - 1]):
+        if self._late or not self._whole[t] or (t and not self._whole[t - 1]):
             return None
         federation = self._federation
         aggregates = federation.aggregator.communicates and (t + 1) % federation.interval == 0
         keeps = aggregates and self._tally.keeps(t)
-        return None if keeps and not self._tally.keeps_all else Kind(aggregates, keeps)
+        hosted = keeps and not self._tally.keeps_all
+        return None if hosted or aggregates in self._refused else Kind(aggregates, keeps)
 
     def ready(self, state: State, t: int) -> bool:
         """Whether round t is to be replayed; if not, it is to be played without a graph, and counts as warm-up."""
         kind = self.kind(t)
         if kind is None:
             return False
-        if self._held is not None and state is not self._held and not alike(self._held, state):
+        held = self._held.get(kind.aggregates)
+        if held is not None and not alike(held, concerned(kind, state)):
             self._forget()
         if kind in self._graphs:
             return True
@@ -88,13 +117,18 @@ class RoundGraphs:
         try:
             self._capture(kind, state, t)
         except NotCapturable as error:
-            self.refusal = str(error)
+            self._refuse(kind, str(error))
             return False
         return True
 
+    def _refuse(self, kind: Kind, reason: str) -> None:
+        """Replay no such rounds any more; those without the server may go on where only the server is the reason."""
+        self._refused |= {True} if kind.aggregates else {True, False}
+        self.refusal = reason
+
     def _forget(self) -> None:
         """Begin anew with a state of another form: a server's memory may appear with its first exchange."""
-        self._held, self._proofs = None, PROOFS
+        self._held, self._first, self._proofs = {}, None, PROOFS
         self._graphs.clear()
         self._warm.clear()
 
@@ -102,80 +136,113 @@ class RoundGraphs:
         """Replay round t, which must be `ready`."""
         kind = self.kind(t)
         assert kind is not None
-        held = self._hold(state)
+        held = self._held[kind.aggregates]
+        now = held if kind.aggregates else state._replace(clients=held.clients)
+        if any(here is not given for here, given in zip(now, state, strict=True)):
+            write_over(held, concerned(kind, state))
         if self._at != t:
             self._when.fill_(t)
         if self._proofs:
-            return self._prove(kind, held, t)
+            return self._prove(kind, now, t)
         self._launch(kind, t)
-        return held
+        return now
 
     def _launch(self, kind: Kind, t: int) -> None:
-        graph, moved = self._graphs[kind]
-        graph.replay()
+        self._graphs[kind].replay()
         self._at = t + 1
-        self._tally.bytes += torch.tensor(moved)
+        self._tally.bytes += torch.tensor(self._graphs[kind].moved)
         self._tally.replayed += 1
 
-    def _hold(self, state: State) -> State:
-        """Return the state in the tensors that the graphs work on."""
-        if self._held is None:
-            raise NotCapturable("nothing was captured")
-        if state is not self._held:
-            write_over(self._held, state)
-        return self._held
-
     def _capture(self, kind: Kind, state: State, t: int) -> None:
-        if any(tensor.device.type == "cpu" for tensor in flatten(state).values()):
+        if any(tensor.device.type == "cpu" for tensor in flatten(concerned(kind, state)).values()):
             raise NotCapturable(f"aggregator {self._federation.aggregator.name} keeps numbers on the host")
-        if self._held is None:
-            self._held = State(*(_cloned(part) for part in state))  # type: ignore[arg-type]
-        elif not alike(self._held, state):
-            raise NotCapturable("the state changes its form")
-        held, outcome = self._held, None
-        graph = torch.cuda.CUDAGraph()
+        held = self._held.get(kind.aggregates) or self._hold(kind, state)
         torch.cuda.current_stream(self._device).synchronize()
         try:
-            with capture_graph(graph, self._side):
-                outcome = self._round(held, kind, t)
+            self._graphs[kind] = self._record(held, kind, t)
         except (RuntimeError, NotCapturable) as error:
             torch.cuda.synchronize(self._device)
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise NotCapturable(f"a round cannot be captured: {reason}") from error
-        self._graphs[kind] = _Graph(graph, (outcome.bytes_up, outcome.bytes_down))
+
+    def _hold(self, kind: Kind, state: State) -> State:
+        """Make the tensors that graphs of a kind work on; the clients are the same for all graphs."""
+        other = self._held.get(not kind.aggregates)
+        clients = cast(Client, _cloned(state.clients)) if other is None else other.clients
+        memory, post = (cast(Tensors, _cloned(part)) for part in concerned(kind, state)[1:])
+        self._held[kind.aggregates] = State(clients, memory, post)
+        return self._held[kind.aggregates]
+
+    def _record(self, held: State, kind: Kind, t: int) -> _Graph:
+        """Capture a round; t only says whether the server takes part."""
+        first = self._record_first(held) if self._federation.adapter.reviews else None
+        ways = []
+        for reviews in (False, True) if first is not None else (False,):
+            graph = torch.cuda.CUDAGraph()
+            with capture_graph(graph, self._side):
+                outcome = self._round(held, kind, t) if first is None else self._rest(held, kind, t, first, reviews)
+            ways.append(graph)
+        return _Graph((outcome.bytes_up, outcome.bytes_down), ways[0], first, *ways[1:])
+
+    def _record_first(self, held: State) -> _First:
+        """Capture the half of a round in which clients adapt, which is the same in rounds of all kinds."""
+        if self._first is None:
+            graph, federation = torch.cuda.CUDAGraph(), self._federation
+            with capture_graph(graph, self._side):
+                read = self._resident.slot(self._when)
+                clients, logits = federation.begin(held.clients, read.x)
+                due = federation.find_due(clients)
+                self._overwrite(held, held._replace(clients=clients))
+            self._first = _First(graph, read, logits, due)
+        return self._first
+
+    def _rest(self, held: State, kind: Kind, t: int, first: _First, reviews: bool) -> Outcome:
+        """Capture how a round goes on after its first half."""
+        federation, state = self._federation, held
+        if reviews:
+            state = held._replace(clients=federation.review(held.clients, first.read.x, first.due))
+        told = first.read.domain if federation.aggregator.upper_bound else None
+        played = federation.finish(state, t, first.read.x, self._everybody, told, first.logits)
+        return self._conclude(held, kind, first.read, *played)
 
     def _round(self, held: State, kind: Kind, t: int) -> Outcome:
-        """The round as it is captured; t only says whether the server takes part."""
-        federation, tally = self._federation, self._tally
-        x, labels, domain = self._resident.slot(self._when)
-        told = domain if federation.aggregator.upper_bound else None
-        new, outcome = federation.play(held, t, x, self._everybody, told)
-        if not alike(held, new):
-            raise NotCapturable("the state changes its form")
-        tally.count(self._when, outcome.logits, labels, domain)
+        """Capture a round without reviews."""
+        federation, read = self._federation, self._resident.slot(self._when)
+        told = read.domain if federation.aggregator.upper_bound else None
+        return self._conclude(held, kind, read, *federation.play(held, t, read.x, self._everybody, told))
+
+    def _conclude(self, held: State, kind: Kind, read: Batches, new: State, outcome: Outcome) -> Outcome:
+        """Count what was predicted, and keep the new state."""
+        tally = self._tally
+        tally.count(self._when, outcome.logits, read.labels, read.domain)
         if outcome.collaboration is not None:
-            tally.count_collaboration(outcome.collaboration, domain)
+            tally.count_collaboration(outcome.collaboration, read.domain)
             if kind.keeps:
                 tally.keep_matrix(self._when, outcome.collaboration)
-        write_over(held, new)
+        self._overwrite(held, new)
         self._when.add_(1)
         return outcome
 
-    def _prove(self, kind: Kind, held: State, t: int) -> State:
+    def _overwrite(self, held: State, new: State) -> None:
+        if not alike(held, new):
+            raise NotCapturable("the state changes its form")
+        write_over(held, new)
+
+    def _prove(self, kind: Kind, now: State, t: int) -> State:
         """Replay a round and play it without a graph; if they differ, keep the latter and replay no more."""
         federation, tally = self._federation, self._tally
         x, labels, domain = self._resident.read(t)
         told = domain if federation.aggregator.upper_bound else None
-        expected, outcome = federation.play(held, t, x, self._everybody, told)
+        expected, outcome = federation.play(now, t, x, self._everybody, told)
         expected = State(*(_cloned(part) for part in expected))  # type: ignore[arg-type]
         right = (outcome.logits.argmax(-1) == labels).sum(-1)
         before = {name: tensor.clone() for name, tensor in tally.tensors().items()}
         self._launch(kind, t)
         off = int((tally.correct[t] - right).abs().sum())
-        if off <= max(1, labels.numel() // 1000) and near(expected, held):
+        if off <= max(1, labels.numel() // 1000) and near(expected, now):
             self._proofs -= 1
-            return held
-        self.refusal = f"replayed rounds differ from round {t} on"
+            return now
+        self._refuse(Kind(False, False), f"replayed rounds differ from round {t} on")
         for name, tensor in tally.tensors().items():
             tensor.copy_(before[name])
         tally.replayed -= 1
@@ -188,6 +255,11 @@ class RoundGraphs:
         """Raise a UserError if rounds could not be replayed."""
         if self.refusal is not None:
             raise UserError(f"lift=graph is not possible here, {self.refusal}: use lift=vmap or lift=auto")
+
+
+def concerned(kind: Kind, state: State) -> State:
+    """Return the part of a state that rounds of a kind read and change: without the server, the clients."""
+    return state if kind.aggregates else State(state.clients, {}, {})
 
 
 def _cloned(part: object) -> object:

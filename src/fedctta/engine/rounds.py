@@ -14,11 +14,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fedctta.adapters import Adapter
 from fedctta.aggregators import Aggregator, Server, Uploads, overall
 from fedctta.core.clients import Client, put, take
 from fedctta.core.network import Network, Tensors
+from fedctta.core.tensors import choose_rows
 from fedctta.engine.first_clients import first_clients
 from fedctta.errors import UserError
 from fedctta.uploads.late_uploads import Late
@@ -95,21 +97,39 @@ class Federation:
         `domain` is for an upper bound only. `joined`[N] marks clients that were absent in the round before.
         `delay`[N] says by how many rounds each upload is late (None: no upload is ever late).
         """
-        lift, network = self.server.lift, self.network
+        who = slice(None) if len(x) == len(active) else active.nonzero().squeeze(1)
+        clients, down = (state.clients, 0) if joined is None else self.welcome(state, x, active, joined)
+        present, early = self.begin(take(clients, who), x)
+        if self.adapter.reviews:
+            present = self._review_due(present, x)
+        state = state._replace(clients=put(clients, who, present))
+        state, outcome = self.finish(state, t, x, active, domain, early, delay)
+        return state, outcome._replace(bytes_down=outcome.bytes_down + down)
+
+    def begin(self, clients: Client, x: Tensor) -> tuple[Client, Tensor | None]:
+        """Let the present clients adapt; return them, and logits if batches are predicted by now."""
+        early = self._each(self.adapter.predict_before, clients, x) if self.predict == "before" else None
+        if self.adapter.waits:
+            return self._each(self.adapter.adapt, clients, x), early
+        adapted: tuple[Client, Tensor] = self._each(self.adapter.adapt_and_predict, clients, x)
+        return adapted
+
+    def finish(
+        self,
+        state: State,
+        t: int,
+        x: Tensor,
+        active: Tensor,
+        domain: Tensor | None,
+        early: Tensor | None,
+        delay: Tensor | None = None,
+    ) -> tuple[State, Outcome]:
+        """Upload, aggregate and download if it is time, and predict what was not predicted before."""
+        lift, network, clients = self.server.lift, self.network, state.clients
         everyone = len(x) == len(active)
         who = slice(None) if everyone else active.nonzero().squeeze(1)
-
-        clients, down = (state.clients, 0) if joined is None else self.welcome(state, x, active, joined)
         present = take(clients, who)
-        early = self._each(self.adapter.predict_before, present, x) if self.predict == "before" else None
-        if self.adapter.waits:
-            present = self._each(self.adapter.adapt, present, x)
-        else:
-            present, early = self._each(self.adapter.adapt_and_predict, present, x)
-        present = self._review(present, x) if self.adapter.reviews else present
-        clients = put(clients, who, present)
-
-        memory, post, weights, up = state.memory, state.post, None, 0
+        memory, post, weights, up, down = state.memory, state.post, None, 0, 0
         if self.aggregator.communicates and (t + 1) % self.interval == 0:
             signals = lift(partial(self.aggregator.signal, network))(present, x)
             if not everyone:
@@ -122,8 +142,7 @@ class Federation:
             served = serve(self.server, self.aggregator, self.robust, transit, held, memory)
             clients = take_up(clients, served.received)
             memory, post, weights, receive = served.memory, transit.post, overall(served.mixing, shared), served.receive
-            there = len(x) if receive is active else int(receive.sum())
-            down += there * bytes_each(held)
+            down = (len(x) if receive is active else int(receive.sum())) * bytes_each(held)
             up = len(x) * (bytes_each(shared) + bytes_each(signals))
             if self.adapter.receives:
                 clients = self._receive(clients, x, active, receive)
@@ -135,9 +154,20 @@ class Federation:
         """Apply a function of one client and its batch to all."""
         return self.server.lift(partial(function, self.network))(clients, x)
 
-    def _review(self, clients: Client, x: Tensor) -> Client:
-        """Let the clients that are due look at their batches once more."""
-        due = self.server.lift(self.adapter.is_due)(clients)
+    def find_due(self, clients: Client) -> Tensor:
+        """Return which of the clients are to review their batches, [A]."""
+        due: Tensor = self.server.lift(self.adapter.is_due)(clients)
+        return due
+
+    def review(self, clients: Client, x: Tensor, due: Tensor) -> Client:
+        """Let the clients in the mask look at their batches once more; all compute, so the host need not know who."""
+        reviewed = self._each(self.adapter.review, clients, x)
+        chosen: Client = tree_map(partial(choose_rows, due), reviewed, clients)
+        return chosen
+
+    def _review_due(self, clients: Client, x: Tensor) -> Client:
+        """Let the clients that are due look at their batches once more; others compute nothing."""
+        due = self.find_due(clients)
         if not due.any():
             return clients
         who = slice(None) if due.all() else due.nonzero().squeeze(1)
