@@ -224,7 +224,7 @@ def cost(device: torch.device, clients: int = 200, before: int = 20, rounds: int
         f"{clients} clients, ResNet-8, bn, {device}: {ms['kin']:.2f} ms per round for the server against"
         f" {ms['fedavg']:.2f} ms of FedAvg ({ms['kin'] / ms['fedavg']:.2f} times; asked: at most 2), median of {rounds}"
         f" rounds {way}. It remembers {held[0] / 2**20:.2f} MiB after {before} rounds and {held[1] / 2**20:.2f} MiB"
-        f" after {2 * before + rounds}; a client sends 88 bytes beside its model.\n"
+        f" after {2 * before + rounds}; a client sends 104 bytes beside its model.\n"
     )
 
 

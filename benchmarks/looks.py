@@ -1,10 +1,10 @@
-"""How well a batch's look tells which of known domains it is of: the ten numbers, the first layer, and two candidates.
+"""How well a batch's look tells which of known domains it is of: the twelve numbers, without some, and the first layer.
 
     python benchmarks/looks.py [dataset=pacs model=efficientnet-lite0 size=128 weights=photo ...]
 
 Half of up to 600 images per domain give its mean and variances; batches of the others go to the likeliest domain.
-*First layer*: mean and logarithm of the variance of every channel that enters the first BatchNorm layer. *Light*: the
-mean over pixels. *Flat*: the logarithm of the share of pixels that are as light as the one below.
+*First layer*: mean and logarithm of the variance of every channel that enters the first BatchNorm layer. *Light* and
+*flat* are the last two of the twelve (`core.appearance`); the ten before them tell of power and of colours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedctta.core.appearance import GREY, appearance
+from fedctta.core.appearance import appearance
 from fedctta.runs.build import choose_parts
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import expand, parse_words
@@ -54,16 +54,14 @@ def read_first_layer(module: nn.Module, x: Tensor) -> Tensor:
 
 def describe(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Return the numbers of every way to look at images x[B, 3, H, W]."""
-    ten, light = appearance(x), x.mean(1)
-    flat = ((light.diff(dim=1).abs() < GREY / 2).float().mean((1, 2)) + 0.01).log()
-    mean = light.mean((1, 2))
+    look = appearance(x)
     layer = torch.cat([read_first_layer(module, part) for part in x.split(50)])
     return {
-        "ten numbers": ten,
         "first layer": layer,
-        "ten, light": torch.cat([ten, mean[:, None]], 1),
-        "ten, flat": torch.cat([ten, flat[:, None]], 1),
-        "ten, light, flat": torch.cat([ten, mean[:, None], flat[:, None]], 1),
+        "ten": look[:, :10],
+        "ten, light": look[:, :11],
+        "ten, flat": look[:, [*range(10), 11]],
+        "all twelve": look,
     }
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/recall_server.py [--devices 100000] [--exchanges 2]
 
-Devices live in 15 domains with looks and moments of their own, as rows of a ResNet-8 (2,731 numbers), and see 2,000
+Devices live in 15 domains with looks and moments of their own, as rows of a ResNet-8 (2,786 numbers), and see 2,000
 images of two domains between two exchanges. All see images at one pace, and both domains until the last moment: the
 worst case, in which the server keeps every part. In its first exchange a device has names of its own and no book; from
 then on it has the server's names and tells the editions it has. Times are CPU time of one thread, from the server's
@@ -24,6 +24,7 @@ from torch import Tensor
 from fedctta.books.library import Rules
 from fedctta.books.rows import WEIGHTS, Layout
 from fedctta.books.store import Letter, Store
+from fedctta.core.appearance import NUMBERS
 
 LAYOUT, DOMAINS, STAYS, PACE, BAR_MS = Layout(1344), 15, 2, 2000, 1.0
 NAMES = 16  # a device's names, of which the domain is the remainder
@@ -34,7 +35,7 @@ class World:
 
     def __init__(self, devices: int) -> None:
         self.random = torch.Generator().manual_seed(0)
-        self.look = 3 * self._normal(DOMAINS, 10)
+        self.look = 3 * self._normal(DOMAINS, NUMBERS)
         self.mean = 0.5 * self._normal(DOMAINS, LAYOUT.channels)
         self.var = 0.5 + torch.rand(DOMAINS, LAYOUT.channels, generator=self.random)
         self.doubt = torch.rand(DOMAINS, len(WEIGHTS), generator=self.random)
@@ -56,7 +57,7 @@ class World:
         """Return what a device may have seen of domains, in rows: means around the domain's."""
         count = len(domains)
         n = torch.randint(100, 250, (count, 1), generator=self.random).float()  # all domains: less than its time
-        look = self.look[domains] + 0.1 * self._normal(count, 10)
+        look = self.look[domains] + 0.1 * self._normal(count, NUMBERS)
         z = self.mean[domains] + 0.05 * self._normal(count, LAYOUT.channels)
         var = self.var[domains] * (1 + 0.1 * torch.rand(count, 1, generator=self.random))
         moments = torch.cat([z, var + z.square() - 1], 1)

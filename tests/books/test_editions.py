@@ -7,6 +7,7 @@ import torch
 
 from fedctta.books.editions import Answer, has_news, take_up
 from fedctta.books.rows import Layout
+from fedctta.core.appearance import NUMBERS
 
 LAYOUT = Layout(2)
 
@@ -14,7 +15,7 @@ LAYOUT = Layout(2)
 def sums(images=100.0, moment=1.0, look=2.0):
     n = torch.tensor([images])
     return LAYOUT.row(
-        n, images=n, measured=n, look=n * torch.full((10,), look), moments=n * torch.full((4,), moment)
+        n, images=n, measured=n, look=n * torch.full((NUMBERS,), look), moments=n * torch.full((4,), moment)
     ).numpy()
 
 

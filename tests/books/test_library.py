@@ -23,6 +23,7 @@ from fedctta.books.library import (
     withdraw,
 )
 from fedctta.books.rows import Layout
+from fedctta.core.appearance import NUMBERS
 
 LAYOUT, RULES, ROOMY = Layout(2), Rules(domains=4, parts=3, few=2000), Rules(domains=16, parts=16)
 NOBODY = Lists(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
@@ -30,8 +31,8 @@ NOBODY = Lists(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int
 
 def part(look, images=100.0, moment=0.0):
     """A row of `images` images that all look alike, with one moment."""
-    f = torch.full((10,), float(look))
-    wide = f.square() + torch.tensor([0.5, 1.5] * 5)  # a variance about 1
+    f = torch.full((NUMBERS,), float(look))
+    wide = f.square() + torch.tensor([0.5, 1.5] * (NUMBERS // 2))  # a variance about 1
     counts = {name: torch.tensor([images]) for name in ("images", "measured")}
     return LAYOUT.row(f, **counts, look=images * f, square=images * wide, moments=images * torch.full((4,), moment))
 

@@ -10,6 +10,7 @@ import torch
 from fedctta.books.lies import tell_lie
 from fedctta.books.plausibility import find_possible
 from fedctta.books.rows import Layout
+from fedctta.core.appearance import NUMBERS
 from fedctta.core.randomness import keys
 from fedctta.keys import Lie
 
@@ -21,8 +22,8 @@ def row():
     return LAYOUT.row(
         torch.zeros(1),
         images=torch.tensor(20.0),
-        look=torch.full((10,), 10.0),
-        square=torch.full((10,), 25.0),
+        look=torch.full((NUMBERS,), 10.0),
+        square=torch.full((NUMBERS,), 25.0),
         scored=torch.tensor(4.0),
         doubt=torch.arange(3.0),
         measured=torch.tensor(10.0),

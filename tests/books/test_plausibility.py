@@ -7,6 +7,7 @@ import torch
 
 from fedctta.books.plausibility import find_honest, find_possible
 from fedctta.books.rows import WEIGHTS, Layout
+from fedctta.core.appearance import NUMBERS
 
 LAYOUT = Layout(2)
 
@@ -15,8 +16,8 @@ def row(**changed):
     """A part of twenty images that can be true, with some sums changed."""
     true = {
         "images": torch.tensor([20.0]),
-        "look": torch.full((10,), 10.0),
-        "square": torch.full((10,), 25.0),
+        "look": torch.full((NUMBERS,), 10.0),
+        "square": torch.full((NUMBERS,), 25.0),
         "scored": torch.tensor([16.0]),
         "doubt": torch.ones(len(WEIGHTS)),
         "measured": torch.tensor([10.0]),
@@ -32,13 +33,13 @@ def test_what_can_be_true_passes():
 @pytest.mark.parametrize(
     "changed",
     [
-        {"look": torch.full((10,), torch.nan)},
+        {"look": torch.full((NUMBERS,), torch.nan)},
         {"moments": torch.tensor([torch.inf, 0, 0, 0])},
         {"images": torch.tensor([-20.0])},
         {"images": torch.tensor([5.0])},  # fewer than measured
         {"scored": torch.tensor([-1.0])},
         {"measured": torch.tensor([21.0])},
-        {"square": torch.full((10,), 1.0)},
+        {"square": torch.full((NUMBERS,), 1.0)},
         {"doubt": torch.tensor([-1.0, 1, 1])},
         {"moments": torch.tensor([200.0, 200.0, 4000.0, 4000.0])},
         {"moments": torch.tensor([5.0, -5.0, -9.0, 2.0])},  # a variance below zero

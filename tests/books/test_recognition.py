@@ -9,48 +9,48 @@ import torch
 
 from fedctta.books.recognition import FLOOR, Looks, Recogniser
 from fedctta.books.rows import Layout
+from fedctta.core.appearance import NUMBERS
 
-USUAL = torch.ones(10)
+USUAL = torch.ones(NUMBERS)
 
 
 def looks(*means, images=100.0):
-    mean = torch.tensor(means)[:, None].expand(-1, 10).clone()
-    return Looks(torch.full((len(means),), images), mean, torch.ones(len(means), 10))
+    mean = torch.tensor(means)[:, None].expand(-1, NUMBERS).clone()
+    return Looks(torch.full((len(means),), images), mean, torch.ones(len(means), NUMBERS))
 
 
 def test_the_belief_by_hand():
     known = looks(0.0, 1.0)
     prior = torch.tensor([0.2, 0.3, 0.5])
-    belief = Recogniser(hazard=0.1, tolerance=0.01, strange=10).update(prior, torch.zeros(10), 10, known, USUAL)
+    belief = Recogniser(hazard=0.1, tolerance=0.01, strange=10).update(prior, torch.zeros(NUMBERS), 10, known, USUAL)
     error = 0.1 + 0.01 + 0.01
-    near, far = -5 * math.log(error), -0.5 * 10 / error - 5 * math.log(error)
-    weights = [
-        (0.9 * p + 0.1 / 3) * math.exp(e) for p, e in zip(prior.tolist(), (near, far, -5 * math.log(10)), strict=True)
-    ]
+    half = NUMBERS / 2
+    near, far, unknown = -half * math.log(error), -half / error - half * math.log(error), -half * math.log(10)
+    weights = [(0.9 * p + 0.1 / 3) * math.exp(e) for p, e in zip(prior.tolist(), (near, far, unknown), strict=True)]
     torch.testing.assert_close(belief, torch.tensor(weights) / sum(weights))
 
 
 def test_a_shift_overrides_what_was_believed_and_a_strange_look_is_unknown():
     known, recogniser = looks(0.0, 3.0), Recogniser()
     sure = torch.tensor([1.0, 0.0, 0.0])
-    assert recogniser.update(sure, torch.full((10,), 3.0), 10, known, USUAL)[1] > 0.99
-    assert recogniser.update(sure, torch.full((10,), -20.0), 10, known, USUAL)[2] > 0.99
+    assert recogniser.update(sure, torch.full((NUMBERS,), 3.0), 10, known, USUAL)[1] > 0.99
+    assert recogniser.update(sure, torch.full((NUMBERS,), -20.0), 10, known, USUAL)[2] > 0.99
 
 
 def test_places_without_a_domain_are_never_believed_in():
-    known = Looks(torch.tensor([100.0, 0.0]), torch.zeros(2, 10), torch.zeros(2, 10))
-    belief = Recogniser().update(torch.tensor([0.0, 0.0, 1.0]), torch.zeros(10), 10, known, USUAL)
+    known = Looks(torch.tensor([100.0, 0.0]), torch.zeros(2, NUMBERS), torch.zeros(2, NUMBERS))
+    belief = Recogniser().update(torch.tensor([0.0, 0.0, 1.0]), torch.zeros(NUMBERS), 10, known, USUAL)
     assert belief[1] == 0
     assert belief.sum() == pytest.approx(1)
 
 
 def test_a_number_that_never_changes_has_a_floor():
     known = looks(0.0)
-    grey = Looks(known.images, known.mean, torch.tensor([1.0] * 9 + [0.0]).expand(1, 10))
+    grey = Looks(known.images, known.mean, (torch.arange(NUMBERS) != 9).float().expand(1, -1))
     assert grey.widths(USUAL)[0, 9] == pytest.approx(10 / 110, rel=1e-5)  # pulled to the usual variance
     many = Looks(torch.tensor([1e6]), grey.mean, grey.var)
     assert many.widths(USUAL)[0, 9] == pytest.approx(FLOOR)
-    assert (many.widths(torch.zeros(10)) > 0).all()
+    assert (many.widths(torch.zeros(NUMBERS)) > 0).all()
 
 
 def test_two_domains_are_one_if_they_look_alike():
@@ -62,7 +62,7 @@ def test_two_domains_are_one_if_they_look_alike():
 
 def test_looks_are_read_from_sums():
     layout = Layout(0)
-    f = torch.randn(50, 10, generator=torch.Generator().manual_seed(0))
+    f = torch.randn(50, NUMBERS, generator=torch.Generator().manual_seed(0))
     row = layout.row(f, images=torch.tensor([50.0]), look=f.sum(0), square=f.square().sum(0))
     found = Looks.read(layout, row[None])
     torch.testing.assert_close(found.mean[0], f.mean(0))

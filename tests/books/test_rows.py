@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedctta.books.rows import WEIGHTS, Layout, Scale, encode_statistics, layout_of, read_scale
+from fedctta.core.appearance import NUMBERS
 from fedctta.core.norms import refreshed
 
 
@@ -13,13 +14,13 @@ def test_sums_lie_side_by_side_and_come_back():
     row = layout.row(
         torch.zeros(1),
         images=torch.tensor([4.0]),
-        look=torch.arange(10.0),
+        look=torch.arange(float(NUMBERS)),
         doubt=torch.arange(3.0),
         moments=torch.arange(6.0),
     )
     assert row.shape == (layout.width,)
     assert layout.of(row, "images") == 4
-    assert layout.of(row, "look").tolist() == list(range(10))
+    assert layout.of(row, "look").tolist() == list(range(NUMBERS))
     assert layout.of(row, "doubt").tolist() == list(range(len(WEIGHTS)))
     assert layout.of(row, "moments").tolist() == list(range(6))
     assert layout.of(row, "square").sum() == layout.of(row, "scored") == layout.of(row, "measured") == 0

@@ -22,6 +22,7 @@ from fedctta.books.library import (
 )
 from fedctta.books.rows import WEIGHTS, Layout
 from fedctta.books.store import Letter, Store
+from fedctta.core.appearance import NUMBERS
 
 LAYOUT, RULES = Layout(2), Rules(domains=16, parts=16, half_life=20, few=15)
 NOTHING = torch.zeros(0, dtype=torch.int64)
@@ -29,8 +30,8 @@ NOTHING = torch.zeros(0, dtype=torch.int64)
 
 def make_row(look, images, moment=0.0):
     """A part that can be true."""
-    n, f = torch.tensor([float(images)]), torch.full((10,), float(look))
-    wide = f.square() + torch.tensor([0.5, 1.5] * 5)  # a variance about 1
+    n, f = torch.tensor([float(images)]), torch.full((NUMBERS,), float(look))
+    wide = f.square() + torch.tensor([0.5, 1.5] * (NUMBERS // 2))  # a variance about 1
     moments = torch.tensor([moment, -moment, moment**2, moment**2 + 1])
     sums = {"look": f, "square": wide, "doubt": torch.ones(len(WEIGHTS)), "moments": moments}
     counts = dict.fromkeys(("images", "scored", "measured"), n)

@@ -7,7 +7,7 @@ from math import log, sqrt
 import pytest
 import torch
 
-from fedctta.core.appearance import ALONE, GREY, LAGS, NUMBERS, ROWS, STEADY, answer, appearance, of_batch
+from fedctta.core.appearance import ALONE, GREY, LAGS, NUMBERS, ROWS, SELDOM, STEADY, answer, appearance, of_batch
 
 
 def images(count=6, side=16, seed=0):
@@ -45,6 +45,7 @@ def test_a_flat_image_has_no_power_at_any_frequency():
     grey = log(GREY**2)
     expected = torch.zeros(NUMBERS)
     expected[0], expected[9] = 3 * grey, grey  # the table is constant: (k_00)_uv = 1/3, nine times
+    expected[10], expected[11] = 0.5, log(1 + SELDOM)
     torch.testing.assert_close(looks, expected, atol=1e-3, rtol=0)
 
 
@@ -60,10 +61,21 @@ def test_stripes_have_the_power_of_their_frequency():
     assert logs[1:].max().item() < 0.01
 
 
-def test_turning_colours_to_grey_changes_the_last_number_only():
+def test_how_light_and_how_flat_by_hand():
+    """Of six pixels with one below them, two are as light as it, and one differs by a third of a grey level."""
+    rows = torch.tensor([[0, 0, 90], [0, 30, 90], [60, 30, 94]])
+    x = torch.stack([rows, rows, rows]) / 255
+    x[2, 2, 1] += GREY
+    looks = appearance(x[None])[0]
+    assert looks[10].item() == pytest.approx((394 + 1 / 3) / 9 / 255)
+    assert looks[11].item() == pytest.approx(log(3 / 6 + SELDOM), rel=1e-4)
+
+
+def test_turning_colours_to_grey_changes_how_colours_change_only():
     x = images()
     colour, grey = appearance(x), appearance(x.mean(1, keepdim=True).expand_as(x))
-    torch.testing.assert_close(colour[:, :9], grey[:, :9], atol=1e-3, rtol=1e-4)
+    others = [n for n in range(NUMBERS) if n != 9]
+    torch.testing.assert_close(colour[:, others], grey[:, others], atol=1e-3, rtol=1e-4)
     torch.testing.assert_close(grey[:, 9], torch.full((len(x),), log(GREY**2)))
     assert (colour[:, 9] > grey[:, 9]).all()
 
@@ -106,6 +118,12 @@ def test_series_by_their_definition():
     expected = torch.einsum("au,bv,nuv->nab", rows, rows, (table + STEADY**2).log()).flatten(1)
     torch.testing.assert_close(found[:, :9], expected)
     torch.testing.assert_close(found[:, 9], (x.mean(2).square().mean(1) + STEADY**2).log())
+    torch.testing.assert_close(found[:, 10], x.mean((1, 2)))
+
+
+def test_how_often_series_rest_by_hand():
+    x = torch.tensor([[0.0, 0.001, 0.5, 0.5, 0.6], [1.0, 2.0, 3.0, 3.0, 4.0], [5.0, 5.0, 6.0, 7.0, 8.0]])
+    assert appearance(x[None])[0, 11].item() == pytest.approx(log(4 / 12 + SELDOM), rel=1e-4)
 
 
 @pytest.mark.parametrize(("channels", "time"), [(1, 50), (2, 3), (4, 1)])

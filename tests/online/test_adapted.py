@@ -18,6 +18,7 @@ from fedctta.adapters.tent import Tent
 from fedctta.core.clients import by_loop
 from fedctta.core.network import Network
 from fedctta.errors import UserError
+from fedctta.online.saved import write_state
 from fedctta.registry import parameter_types
 from fedctta.runs.build import choose_parts
 from fedctta.runs.cache import Cache
@@ -325,6 +326,19 @@ def test_a_state_serves_no_other_method_or_model(tiny_module, tmp_path):
         fedctta.adapt(tiny_module, BatchStatistics(0.5)).load(path)
     path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="holds no state"):
+        model.load(path)
+
+
+def test_a_book_whose_rows_have_another_length_is_refused(tiny_module, tmp_path):
+    """As one of a version whose looks had fewer numbers."""
+    path = tmp_path / "state.safetensors"
+    model = fedctta.adapt(tiny_module, "recall")
+    model(batches()[0])
+    now = model.adaptation
+    tensors = now.state()
+    shorter = tensors | {"private.part": tensors["private.part"][:, :-4]}
+    write_state(path, now.network, now.adapter, shorter)
+    with pytest.raises(UserError, match="is a state of another version of this method: begin with a new one"):
         model.load(path)
 
 

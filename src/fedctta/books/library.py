@@ -206,7 +206,7 @@ def find_time(shelf: Shelf) -> Tensor:
 
 
 def usual_spread(layout: Layout, totals: Tensor) -> Tensor:
-    """Return the variance[10] of looks within a domain: the median over all that rest on some images."""
+    """Return the variance[12] of looks within a domain: the median over all that rest on some images."""
     looks = Looks.read(layout, totals)
     enough = looks.images > NUMBERS
     if not bool(enough.any()):

@@ -12,7 +12,7 @@ cut(v, r) = v min(1, r / |v|). `usual` is a constant, `centre` follows the noisy
 
 **What is released.** The stream is cut into windows of at least w images, by position. At the end of a window
 
-    look = sum_i a_i + N(0, (2 A s_1)^2)       in each of the ten numbers
+    look = sum_i a_i + N(0, (2 A s_1)^2)       in each of the twelve numbers
 
 is released. Which of the book's domains the window is of, with beliefs b(k), sum_k b(k) <= 1, whether it begins a new
 one and which domains are united follows from noisy looks and from what the server sent. Then b(k) sum_i v_i waits in
@@ -70,8 +70,8 @@ from fedctta.core.norms import Statistics
 from fedctta.core.randomness import fork, normal, numbered
 from fedctta.core.tensors import choose, may_hold, named, under
 
-USUAL = (1.5, 0.6, 0.3, 0.6, 0.35, 0.15, 0.2, 0.15, 0.1, 0.9)  # deviations of looks over images of one domain
-CENTRE = (-17.0, 3.7, 0.4, 3.5, 1.3, 0.2, 0.25, 0.15, 0.05, -7.3)  # of looks, before any was seen
+USUAL = (1.5, 0.6, 0.3, 0.6, 0.35, 0.15, 0.2, 0.15, 0.1, 0.9, 0.12, 0.5)  # deviations of looks within a domain
+CENTRE = (-17.0, 3.7, 0.4, 3.5, 1.3, 0.2, 0.25, 0.15, 0.05, -7.3, 0.5, -2.5)  # of looks, before any was seen
 SLOW = 10  # windows that this first centre is worth
 WIDER = 34  # images in a window, over the noise
 PIXELS = 128  # with fewer, the statistics of a single image say little of its domain

@@ -5,7 +5,7 @@ usual variance w as if by ten images, and not below a floor (pictures without co
 
     log b(k) = log prior(k) - 1/2 sum_d [ (s - l_k)_d^2 / (w_kd E_k) + log(w_kd / w_d) + log E_k ]
     E_k = 1/B + 1/n_k + tolerance
-    log b(0) = log prior(0) - 1/2 * 10 log(strange), or log(4 strange) for a single image      a domain not met
+    log b(0) = log prior(0) - 1/2 * 12 log(strange), or log(4 strange) for a single image      a domain not met
     prior = (1 - hazard) b + hazard / (number of domains + 1)
 
 The look of a single image is no mean, and strays farther. `tolerance` limits the evidence to that of 1/tolerance
@@ -40,7 +40,7 @@ class Recogniser:
     strange: float = 5.0
 
     def update(self, belief: Tensor, look: Tensor, images: float, domains: Looks, usual: Tensor) -> Tensor:
-        """Return b[K + 1], the unknown domain last, after a batch with this mean look[10]."""
+        """Return b[K + 1], the unknown domain last, after a batch with this mean look[12]."""
         n = domains.images
         width = domains.widths(usual)
         error = 1 / images + self.tolerance + n.clamp_min(1).reciprocal()
@@ -64,7 +64,7 @@ class Recogniser:
 
 @dataclass(frozen=True)
 class Looks:
-    """What domains look like: images n[K], the mean[K, 10] of their numbers, and their variance[K, 10]."""
+    """What domains look like: images n[K], the mean[K, 12] of their numbers, and their variance[K, 12]."""
 
     images: Tensor
     mean: Tensor
@@ -79,6 +79,6 @@ class Looks:
         return Looks(n, mean, layout.of(rows, "square") / count - mean.square())
 
     def widths(self, usual: Tensor) -> Tensor:
-        """Return the variances pulled to the usual one[10], not below the floor."""
+        """Return the variances pulled to the usual one[12], not below the floor."""
         n, usual = self.images[:, None], usual.clamp_min(LEAST)
         return ((n * self.var + PULL * usual) / (n + PULL)).maximum(FLOOR * usual)

@@ -3,7 +3,7 @@
 Every image of the domain adds, with the weight that it is of this domain:
 
     images     1
-    look       f, the ten numbers of `core.appearance`
+    look       f, the twelve numbers of `core.appearance`
     square     f^2
     scored     w, if the three weights were compared on it: the less, the less was known
     doubt      w times the entropy of the prediction with each weight, if scored

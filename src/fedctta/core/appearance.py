@@ -1,4 +1,4 @@
-"""What a batch of images looks like, in ten numbers that tell corruptions apart and classes hardly.
+"""What a batch of images looks like, in twelve numbers that tell corruptions and styles apart and classes hardly.
 
 With l the mean over an image's channels, c the rest of every channel, and k_uv the nine products of the rows
 (1 1 1) / sqrt 3, (1 0 -1) / sqrt 2 and (1 -2 1) / sqrt 6, down and across:
@@ -6,11 +6,15 @@ With l the mean over an image's channels, c the rest of every channel, and k_uv 
     e_uv = mean over pixels of (k_uv * l)^2, for u = v = 0 the variance instead           power at nine frequencies
     f_ab = sum_uv (k_ab)_uv log(e_uv + g^2)                                               a, b = 0, 1, 2
     f_9  = log(mean over pixels and channels of |grad c|^2 + g^2)                         how colours change
+    f_10 = mean over pixels of l                                                          how light it is
+    f_11 = log(share of pixels p with |l(p) - l(pixel below p)| < g/2, + 0.01)            how flat it is
 
 g is one grey level of 255. Of series with channels in three groups of neighbours, and lags of 1, 4 and 16 steps:
 
     e_uv = mean over time and the channels of group u of (x(t + lag_v) - x(t))^2         power at three speeds
     f_9  = log(mean over channels of (mean over time)^2 + g^2)                           how far from zero, g = 0.01
+    f_10 = mean over time and channels of x                                               where it stands
+    f_11 = log(share of channels and times with |x(t + 1) - x(t)| < g, + 0.01)            how often it rests
 
 Logarithms of power are nearly normal over images, and using the rows again on their 3 x 3
 table makes them nearly uncorrelated, so that a mean and a variance of each number say what a batch looks like and how
@@ -25,48 +29,53 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-NUMBERS = 10
+NUMBERS = 12
 ROWS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 GREY = 1 / 255
 SERIES = 3  # axes of a batch of series
 LAGS = (1, 4, 16)
 STEADY = 0.01
+SELDOM = 0.01  # added to a share before its logarithm is taken
 ALONE = 1.0  # the variance over images that a single image is taken to show
 
 
 def appearance(x: Tensor) -> Tensor:
-    """Return f[B, 10] of images x[B, C, H, W], or of series x[B, C, T]."""
+    """Return f[B, 12] of images x[B, C, H, W], or of series x[B, C, T]."""
     return of_series(x) if x.ndim == SERIES else of_images(x)
 
 
 def of_images(x: Tensor) -> Tensor:
-    """Return f[B, 10] of images x[B, C, H, W]."""
+    """Return f[B, 12] of images x[B, C, H, W]."""
     light = x.mean(1, keepdim=True)
     pixels = light[0].numel()
     down = torch.cat(answer(F.pad(light, (1, 1, 1, 1), mode="replicate"), 2), 1)  # [B, 3, H, W + 2]
     across = answer(down, 3)
     power = torch.stack([_power(t, (2, 3)) for t in across], 2).flatten(1)  # [B, 9], times pixels and squared norms
-    steady = across[0][:, 0].mean((1, 2)).square() * pixels
+    level = across[0][:, 0].mean((1, 2))  # nine times the mean of light: every pixel is in nine windows
+    steady = level.square() * pixels
     rows = _rows(x.device, x.dtype)
     table = ((power - F.pad(steady.unsqueeze(1), (0, 8))).clamp_min(0) * rows[0].square() / pixels + GREY**2).log()
     colour = x - light
     change = _power(colour.diff(dim=3), (1, 2, 3)) + _power(colour.diff(dim=2), (1, 2, 3))
     change = (change / x[0].numel() + GREY**2).log()
-    return torch.cat([table @ rows[1], change.unsqueeze(1)], 1)
+    others = torch.stack([change, level / 9, _rest(light, 2, GREY / 2)], 1)
+    return torch.cat([table @ rows[1], others], 1)
 
 
 def of_series(x: Tensor) -> Tensor:
-    """Return f[B, 10] of series x[B, C, T]."""
+    """Return f[B, 12] of series x[B, C, T]."""
     channels, time = x.shape[1:]
     x = x if channels >= 3 else x[:, [0, channels // 2, channels - 1]]
     x = x if time > 1 else x.expand(-1, -1, 2)
     lags = [min(lag, x.shape[2] - 1) for lag in LAGS]
     steps = [(x[:, :, lag:] - x[:, :, :-lag]).square().mean(2).tensor_split(3, 1) for lag in lags]
     table = [step[group].mean(1) for group in range(3) for step in steps]
-    level = x.mean(2).square().mean(1)
-    _, rows = _rows(x.device, x.dtype)
+    level = x.mean(2)
     floor = STEADY**2
-    return torch.cat([(torch.stack(table, 1) + floor).log() @ rows, (level + floor).log().unsqueeze(1)], 1)
+    far = (level.square().mean(1) + floor).log()
+    _, rows = _rows(x.device, x.dtype)
+    others = torch.stack([far, level.mean(1), _rest(x, 2, STEADY)], 1)
+    return torch.cat([(torch.stack(table, 1) + floor).log() @ rows, others], 1)
 
 
 def answer(t: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,6 +92,12 @@ def _power(t: Tensor, over: tuple[int, ...]) -> Tensor:
     return total
 
 
+def _rest(t: Tensor, dim: int, step: float) -> Tensor:
+    """Return the logarithm[B] of the share of neighbours along `dim` that differ by less than `step`."""
+    small = (t.diff(dim=dim).abs() < step).flatten(1)
+    return (small.sum(1) / max(1, small.shape[1]) + SELDOM).log()
+
+
 @lru_cache
 def _rows(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return 1 / norm[9] of the nine products of rows, and the products [uv, ab] themselves."""
@@ -93,6 +108,6 @@ def _rows(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def of_batch(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean[10] and variance[10] over the images of x[B, C, H, W]."""
+    """Return mean[12] and variance[12] over the images of x[B, C, H, W]."""
     looks = appearance(x)
     return looks.mean(0), looks.var(0) if len(looks) > 1 else torch.full_like(looks[0], ALONE)

@@ -67,6 +67,15 @@ def test_other_settings_damage_and_a_second_server_are_refused(tmp_path):
     other.close()
 
 
+@pytest.mark.parametrize("part", ["rows", "memory"])
+def test_tensors_of_another_shape_are_refused(ledger, part):
+    """As of a version whose looks had fewer numbers."""
+    ledger.save(ServerProgress(), START)
+    wider = START._replace(**{part: {n: t.new_zeros((*t.shape, 2)) for n, t in getattr(START, part).items()}})
+    with pytest.raises(UserError, match=r"checkpoint.safetensors is of another version: choose another state folder"):
+        ledger.load(wider)
+
+
 def test_collaboration_is_kept_for_a_while(ledger, monkeypatch):
     monkeypatch.setattr(module, "KEPT", 2)
     for t in range(4):

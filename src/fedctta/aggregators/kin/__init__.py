@@ -1,7 +1,7 @@
 """Kin: the server finds out from the look of batches which clients share a domain, and remembers all domains it met.
 
-Client i describes its batch of B images: mean s_i and variance v_i, over images, of the ten numbers of `appearance`
-(88 bytes, with B and a yes or no). The server remembers at most `domains` domains by the same two vectors, and computes
+Client i describes its batch of B images: mean s_i and variance v_i, over images, of the twelve numbers of `appearance`
+(104 bytes, with B and a yes or no). The server remembers at most `domains` domains by the same two vectors, and finds
 every round b_i(k), how likely client i is in domain k, and b_i(0), how likely in one not met (`belief`). Evidence
 accumulates while a client stays, and a shift overrides it. `tolerance` limits the evidence to that of 1/tolerance
 images, for clients of one domain with different classes. Clients in unknown domains that look alike start a new one.

@@ -1,6 +1,6 @@
 """What the server believes of clients' domains: the forward pass of a hidden Markov model over looks of batches.
 
-Client i describes its batch of B images: mean s_i and variance v_i, over images, of the ten numbers of `appearance`.
+Client i describes its batch of B images: mean s_i and variance v_i, over images, of the twelve numbers of `appearance`.
 Domain k has the same two vectors, S_k and V_k, computed from n_k batches. Let v be the median of v_i over clients, and
 b_i(k) the belief that client i is in domain k. Every round:
 

@@ -85,6 +85,9 @@ class Ledger:
             made_by, place = header["fingerprint"], ServerProgress(**header["place"])
         if made_by != self.fingerprint:
             raise UserError(f"{self.checkpoint} belongs to other settings: choose another state folder, or delete it")
+        fresh = {f"{part}.{n}": t for part, now in start._asdict().items() for n, t in now.items()}
+        if any(n in tensors and tensors[n].shape != t.shape for n, t in fresh.items()):
+            raise UserError(f"{self.checkpoint} is of another version: choose another state folder, or delete it")
         place.owed = {int(row): round_ for row, round_ in place.owed.items()}
         device = next(iter(start.rows.values())).device
         rows = {name: tensors[f"rows.{name}"].to(device) for name in start.rows}  # in the order of an unbroken run
