@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Bits = TypeVar("Bits", Tensor, int)
 
 _LOW = 0xFFFFFFFF  # hashes are of 32 bits, in int64, whose products keep their low bits right
 
 
 def keys(seed: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Return the first keys[count] of clients 0, 1, ...: that of a client does not depend on how many there are."""
-    return _hash(torch.arange(count, device=device) + _hash(torch.full((), seed & _LOW, device=device)))
+    return _hash(torch.arange(count, device=device) + _hash(seed))
 
 
 def advance(key: Tensor) -> Tensor:
@@ -28,7 +31,7 @@ def advance(key: Tensor) -> Tensor:
 
 def fork(key: Tensor, purpose: int) -> Tensor:
     """Return an independent key for one purpose."""
-    return _hash(key + _hash(torch.full_like(key, purpose)))
+    return _hash(key + _hash(purpose))
 
 
 def numbered(key: Tensor, number: Tensor) -> Tensor:
@@ -55,7 +58,7 @@ def normal(key: Tensor, shape: Sequence[int]) -> Tensor:
     return radius * torch.cos(2 * math.pi * uniform(fork(key, 2), shape))
 
 
-def _hash(x: Tensor) -> Tensor:
+def _hash(x: Bits) -> Bits:
     """Mix 32 bits well: multiply and fold, twice over, after Murmur's finaliser."""
     x = x & _LOW
     for shift, factor in ((16, 0x7FEB352D), (15, 0x2C1B3C6D), (16, 0x297A2D39)):
