@@ -33,13 +33,6 @@ class NotCapturable(Exception):
     """Why rounds cannot be replayed."""
 
 
-class Kind(NamedTuple):
-    """What makes rounds alike: whether the server takes part, and whether W is kept."""
-
-    aggregates: bool
-    keeps: bool
-
-
 class _Graph(NamedTuple):
     graph: torch.cuda.CUDAGraph
     moved: tuple[int, int]
@@ -59,34 +52,32 @@ class RoundGraphs:
         self._everybody = torch.ones(stream.clients, dtype=torch.bool, device=self._device)
         self._held: State | None = None
         self._at = 0  # the round that `_when` holds
-        self._graphs: dict[Kind, _Graph] = {}
-        self._warm: dict[Kind, int] = {}
+        self._graphs: dict[bool, _Graph] = {}  # by whether the server takes part in the round
+        self._warm: dict[bool, int] = {}
         self._proofs = PROOFS
         self.refusal: str | None = None  # why rounds are not replayed, once that is known
 
-    def kind(self, t: int) -> Kind | None:
-        """Return what round t has in common with others, or None if it cannot be captured."""
+    def serves(self, t: int) -> bool | None:
+        """Return whether the server takes part in round t, or None if the round cannot be captured."""
         if self.refusal is not None or self._late or not self._whole[t] or (t and not self._whole[t - 1]):
             return None
         federation = self._federation
-        aggregates = federation.aggregator.communicates and (t + 1) % federation.interval == 0
-        keeps = aggregates and self._tally.keeps(t)
-        return None if keeps and not self._tally.keeps_all else Kind(aggregates, keeps)
+        return federation.aggregator.communicates and (t + 1) % federation.interval == 0
 
     def ready(self, state: State, t: int) -> bool:
         """Whether round t is to be replayed; if not, it is to be played without a graph, and counts as warm-up."""
-        kind = self.kind(t)
-        if kind is None:
+        serves = self.serves(t)
+        if serves is None:
             return False
         if self._held is not None and state is not self._held and not alike(self._held, state):
             self._forget()
-        if kind in self._graphs:
+        if serves in self._graphs:
             return True
-        self._warm[kind] = self._warm.get(kind, -1) + 1
-        if self._warm[kind] < WARM or self._rounds - t < FEW:
+        self._warm[serves] = self._warm.get(serves, -1) + 1
+        if self._warm[serves] < WARM or self._rounds - t < FEW:
             return False
         try:
-            self._capture(kind, state, t)
+            self._capture(serves, state, t)
         except NotCapturable as error:
             self.refusal = str(error)
             return False
@@ -100,18 +91,18 @@ class RoundGraphs:
 
     def next(self, state: State, t: int) -> State:
         """Replay round t, which must be `ready`."""
-        kind = self.kind(t)
-        assert kind is not None
+        serves = self.serves(t)
+        assert serves is not None
         held = self._hold(state)
         if self._at != t:
             self._when.fill_(t)
         if self._proofs:
-            return self._prove(kind, held, t)
-        self._launch(kind, t)
+            return self._prove(serves, held, t)
+        self._launch(serves, t)
         return held
 
-    def _launch(self, kind: Kind, t: int) -> None:
-        graph, moved = self._graphs[kind]
+    def _launch(self, serves: bool, t: int) -> None:
+        graph, moved = self._graphs[serves]
         graph.replay()
         self._at = t + 1
         self._tally.bytes += torch.tensor(moved)
@@ -125,7 +116,7 @@ class RoundGraphs:
             write_over(self._held, state)
         return self._held
 
-    def _capture(self, kind: Kind, state: State, t: int) -> None:
+    def _capture(self, serves: bool, state: State, t: int) -> None:
         if any(tensor.device.type == "cpu" for tensor in flatten(state).values()):
             raise NotCapturable(f"aggregator {self._federation.aggregator.name} keeps numbers on the host")
         if self._held is None:
@@ -137,14 +128,14 @@ class RoundGraphs:
         torch.cuda.current_stream(self._device).synchronize()
         try:
             with capture_graph(graph, self._side):
-                outcome = self._round(held, kind, t)
+                outcome = self._round(held, t)
         except (RuntimeError, NotCapturable) as error:
             torch.cuda.synchronize(self._device)
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise NotCapturable(f"a round cannot be captured: {reason}") from error
-        self._graphs[kind] = _Graph(graph, (outcome.bytes_up, outcome.bytes_down))
+        self._graphs[serves] = _Graph(graph, (outcome.bytes_up, outcome.bytes_down))
 
-    def _round(self, held: State, kind: Kind, t: int) -> Outcome:
+    def _round(self, held: State, t: int) -> Outcome:
         """The round as it is captured; t only says whether the server takes part."""
         federation, tally = self._federation, self._tally
         x, labels, domain = self._resident.slot(self._when)
@@ -155,13 +146,12 @@ class RoundGraphs:
         tally.count(self._when, outcome.logits, labels, domain)
         if outcome.collaboration is not None:
             tally.count_collaboration(outcome.collaboration, domain)
-            if kind.keeps:
-                tally.keep_matrix(self._when, outcome.collaboration)
+            tally.keep_matrix(self._when, outcome.collaboration)
         write_over(held, new)
         self._when.add_(1)
         return outcome
 
-    def _prove(self, kind: Kind, held: State, t: int) -> State:
+    def _prove(self, serves: bool, held: State, t: int) -> State:
         """Replay a round and play it without a graph; if they differ, keep the latter and replay no more."""
         federation, tally = self._federation, self._tally
         x, labels, domain = self._resident.read(t)
@@ -170,7 +160,7 @@ class RoundGraphs:
         expected = State(*(_cloned(part) for part in expected))  # type: ignore[arg-type]
         right = (outcome.logits.argmax(-1) == labels).sum(-1)
         before = {name: tensor.clone() for name, tensor in tally.tensors().items()}
-        self._launch(kind, t)
+        self._launch(serves, t)
         off = int((tally.correct[t] - right).abs().sum())
         if off <= max(1, labels.numel() // 1000) and near(expected, held):
             self._proofs -= 1
