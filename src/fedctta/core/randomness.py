@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -34,6 +35,16 @@ def fork(key: Tensor, purpose: int) -> Tensor:
     return _hash(key + _hash(purpose))
 
 
+def fork_all(key: Tensor, purposes: tuple[int, ...]) -> Tensor:
+    """Return the keys[..., P] that `fork` gives for several purposes, at the cost of one."""
+    return _hash(key.unsqueeze(-1) + _hash_all(purposes, key.device))
+
+
+@lru_cache
+def _hash_all(purposes: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor([_hash(purpose) for purpose in purposes], device=device)
+
+
 def numbered(key: Tensor, number: Tensor) -> Tensor:
     """Return an independent key for every number, such as that of a round."""
     return _hash(key + _hash(number))
@@ -46,10 +57,10 @@ def name_of(key: Tensor, number: Tensor) -> Tensor:
 
 
 def uniform(key: Tensor, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Return float32 numbers in [low, high)."""
-    count = math.prod(shape)
-    bits = _hash(torch.arange(count, device=key.device) + key)
-    return low + (high - low) * (bits >> 8).float().mul(2.0**-24).reshape(tuple(shape))
+    """Return float32 numbers in [low, high), of this shape for every key."""
+    bits = _hash(torch.arange(math.prod(shape), device=key.device) + key.unsqueeze(-1))
+    numbers = (bits >> 8).float().mul(2.0**-24).reshape(*key.shape, *shape)
+    return numbers if (low, high) == (0, 1) else low + (high - low) * numbers
 
 
 def normal(key: Tensor, shape: Sequence[int]) -> Tensor:
