@@ -21,7 +21,7 @@ def test_the_rest_is_averaged(tiny_network):
     own = {"0.bias": torch.tensor([[1.0], [3.0]]), "1.bias": torch.tensor([[1.0], [3.0]])}
     shared = FedBN().shares(tiny_network, own)
     weights, _ = FedBN().collaborate(None, Uploads(shared, {}, torch.ones(2, dtype=torch.bool)), {})
-    assert weights.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert weights.matrix().tolist() == [[0.5, 0.5], [0.5, 0.5]]
     assert {name: tensor.tolist() for name, tensor in mix(weights, shared).items()} == {"0.bias": [[2], [2]]}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta.core.clients import by_loop, by_vmap
-from fedctta.core.randomness import advance, fork, keys, name_of, normal, uniform
+from fedctta.core.randomness import advance, fork, fork_all, keys, name_of, normal, uniform
 
 KEY = torch.tensor(12345)
 
@@ -40,6 +40,13 @@ def test_keys_of_clients_seeds_batches_and_purposes_differ():
     assert len(found.unique()) > 0.9999 * len(found)
     one, two = (uniform(key, (5000,)) for key in keys(0, 2))
     assert abs(torch.corrcoef(torch.stack([one, two]))[0, 1]) < 0.05
+
+
+def test_several_purposes_and_keys_at_once_are_each_by_itself():
+    forked = fork_all(keys(0, 3), (7, 1))
+    assert torch.equal(forked, torch.stack([fork(keys(0, 3), 7), fork(keys(0, 3), 1)], 1))
+    drawn = uniform(forked, (4, 2), -1, 1)
+    assert torch.equal(drawn[2, 1], uniform(forked[2, 1], (4, 2), -1, 1))
 
 
 def test_names_are_of_a_client_and_a_number():

@@ -6,6 +6,7 @@ import torch
 
 from fedctta.core.tensors import (
     choose,
+    each_element,
     is_lone,
     lay_out,
     masked_mean,
@@ -40,6 +41,22 @@ def test_tensors_as_one_vector():
     again = take_apart(lay_out(both), both)
     assert again.keys() == both.keys()
     assert all(torch.equal(again[name], both[name]) for name in both)
+
+
+def test_an_elementwise_function_meets_every_tensor_once_and_vectors_together():
+    parts = [{"a": torch.rand(3), "kernel": torch.rand(2, 2), "b": torch.rand(4), "step": torch.rand(())} for _ in "xy"]
+    seen = []
+
+    def function(x, y):
+        seen.append(tuple(x.shape))
+        return x * y, x - y
+
+    products, differences = each_element(function, parts[0], {**parts[1], "unused": torch.rand(1)})
+    assert sorted(seen) == [(), (2, 2), (7,)]
+    assert list(products) == list(differences) == list(parts[0])
+    for name, x in parts[0].items():
+        assert torch.equal(products[name], x * parts[1][name])
+        assert torch.equal(differences[name], x - parts[1][name])
 
 
 def test_a_moving_average():

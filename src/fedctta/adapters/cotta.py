@@ -32,7 +32,7 @@ from fedctta.adapters.tent import require_batch
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import refreshed
-from fedctta.core.randomness import advance, fork, uniform
+from fedctta.core.randomness import advance, fork, fork_all, uniform
 from fedctta.core.tensors import named, towards, under
 from fedctta.errors import UserError
 
@@ -113,7 +113,8 @@ class CoTTA(Adapter):
 
 def restored(weights: Tensors, source: Tensors, key: Tensor, share: float) -> Tensors:
     """Return the weights with every element set back to the source with probability `share`."""
+    chances = fork_all(key, tuple(range(len(weights)))).unbind(-1)
     return {
-        name: torch.where(uniform(fork(key, number), weight.shape) < share, source[name], weight)
-        for number, (name, weight) in enumerate(weights.items())
+        name: torch.where(uniform(chance, weight.shape) < share, source[name], weight)
+        for chance, (name, weight) in zip(chances, weights.items(), strict=True)
     }

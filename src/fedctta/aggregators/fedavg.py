@@ -1,4 +1,7 @@
-"""FedAvg: W_ij = 1 / N. Batches are equally large, so no client weighs more than another."""
+"""FedAvg: W_ij = 1 / N. Batches are equally large, so no client weighs more than another.
+
+W is one group: the mean is computed once, and costs N, not N^2.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.groups import Groups
 from fedctta.core.network import Tensors
 
 
@@ -21,7 +24,8 @@ class FedAvg(Aggregator):
     colour: ClassVar[str] = "#e69f00"
     baseline: ClassVar[bool] = True
 
-    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
+    def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Groups, Tensors]:
         """W = 11' / N."""
-        n = len(uploads.active)
-        return torch.full((n, n), 1 / n, device=uploads.active.device), memory
+        n, device = len(uploads.active), uploads.active.device
+        takes, gives = torch.ones(n, 1, device=device), torch.full((1, n), 1 / n, device=device)
+        return Groups(takes, gives, torch.zeros(n, device=device)), memory

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedctta.adapters.bbn import FEW_CLASSES, BalancedNorm
 from fedctta.adapters.common.augmentation import augment
-from fedctta.adapters.common.balanced import image_statistics, move_statistics, over_classes
+from fedctta.adapters.common.balanced import find_rates, image_statistics, move_statistics, over_classes
 from fedctta.adapters.common.losses import entropy
 from fedctta.bench.plain_clients import PlainClient
 from fedctta.core.norms import Statistics
@@ -78,7 +78,7 @@ class ThreefoldNorm(nn.Module):
             stored: Tensor = self.norm(x)
             return stored
         before = Statistics(self.get_buffer(f"{self.who}_mean"), self.get_buffer(f"{self.who}_var"))
-        classes = move_statistics(before, image_statistics(x), self.labels, FEW_CLASSES["eta"])
+        classes = move_statistics(before, image_statistics(x), find_rates(self.labels, FEW_CLASSES["eta"]))
         now = over_classes(classes)
         with torch.no_grad():
             before.mean.copy_(classes.mean.detach())

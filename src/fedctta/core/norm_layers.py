@@ -58,9 +58,7 @@ def normalise(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bia
     """Return (x - mean) scale weight + bias; mean and scale have the shape [C], or [B, C] with values of each image."""
     if weight is not None:
         scale = scale * weight
-    shift = -mean * scale
-    if bias is not None:
-        shift = shift + bias
+    shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
     over = (*scale.shape, *[1] * (x.dim() - 2))
     return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
 

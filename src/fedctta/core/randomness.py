@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Bits = TypeVar("Bits", Tensor, int)
 
 _LOW = 0xFFFFFFFF  # hashes are of 32 bits, in int64, whose products keep their low bits right
 
 
 def keys(seed: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Return the first keys[count] of clients 0, 1, ...: that of a client does not depend on how many there are."""
-    return _hash(torch.arange(count, device=device) + _hash(torch.full((), seed & _LOW, device=device)))
+    return _hash(torch.arange(count, device=device) + _hash(seed))
 
 
 def advance(key: Tensor) -> Tensor:
@@ -28,7 +32,17 @@ def advance(key: Tensor) -> Tensor:
 
 def fork(key: Tensor, purpose: int) -> Tensor:
     """Return an independent key for one purpose."""
-    return _hash(key + _hash(torch.full_like(key, purpose)))
+    return _hash(key + _hash(purpose))
+
+
+def fork_all(key: Tensor, purposes: tuple[int, ...]) -> Tensor:
+    """Return the keys[..., P] that `fork` gives for several purposes, at the cost of one."""
+    return _hash(key.unsqueeze(-1) + _hash_all(purposes, key.device))
+
+
+@lru_cache
+def _hash_all(purposes: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor([_hash(purpose) for purpose in purposes], device=device)
 
 
 def numbered(key: Tensor, number: Tensor) -> Tensor:
@@ -43,10 +57,10 @@ def name_of(key: Tensor, number: Tensor) -> Tensor:
 
 
 def uniform(key: Tensor, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Return float32 numbers in [low, high)."""
-    count = math.prod(shape)
-    bits = _hash(torch.arange(count, device=key.device) + key)
-    return low + (high - low) * (bits >> 8).float().mul(2.0**-24).reshape(tuple(shape))
+    """Return float32 numbers in [low, high), of this shape for every key."""
+    bits = _hash(torch.arange(math.prod(shape), device=key.device) + key.unsqueeze(-1))
+    numbers = (bits >> 8).float().mul(2.0**-24).reshape(*key.shape, *shape)
+    return numbers if (low, high) == (0, 1) else low + (high - low) * numbers
 
 
 def normal(key: Tensor, shape: Sequence[int]) -> Tensor:
@@ -55,7 +69,7 @@ def normal(key: Tensor, shape: Sequence[int]) -> Tensor:
     return radius * torch.cos(2 * math.pi * uniform(fork(key, 2), shape))
 
 
-def _hash(x: Tensor) -> Tensor:
+def _hash(x: Bits) -> Bits:
     """Mix 32 bits well: multiply and fold, twice over, after Murmur's finaliser."""
     x = x & _LOW
     for shift, factor in ((16, 0x7FEB352D), (15, 0x2C1B3C6D), (16, 0x297A2D39)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -48,7 +48,7 @@ def may_hold(condition: Tensor) -> bool:
 
 def towards(old: Tensors, new: Tensors, share: float) -> Tensors:
     """Return (1 - share) old + share new, for the names of `old`: an exponential moving average."""
-    return {name: torch.lerp(tensor, new[name], share) for name, tensor in old.items()}
+    return each_element(lambda a, b: (torch.lerp(a, b, share),), old, new)[0]
 
 
 def like(old: Tensor, new: Tensor) -> Tensor:
@@ -66,6 +66,23 @@ def take_apart(vector: Tensor, like: Tensors) -> Tensors:
     names = sorted(like)
     parts = torch.split(vector, [like[name].numel() for name in names])
     return {name: part.view(like[name].shape) for name, part in zip(names, parts, strict=True)}
+
+
+def each_element(function: Callable[..., tuple[Tensor, ...]], *parts: Tensors) -> list[Tensors]:
+    """Apply an elementwise function of one tensor of every part, for the names of the first; return results by name.
+
+    Vectors are laid side by side and pass through it once: a model has many short ones, and a GPU takes longer to
+    begin a kernel than to compute a vector. The results have the same bits.
+    """
+    vectors = [name for name, tensor in parts[0].items() if tensor.dim() == 1]
+    sizes = [parts[0][name].numel() for name in vectors]
+    results: dict[str, tuple[Tensor, ...]] = {}
+    if vectors:
+        together = function(*(torch.cat([part[name] for name in vectors]) for part in parts))
+        results |= zip(vectors, zip(*(torch.split(whole, sizes) for whole in together), strict=True), strict=True)
+    results |= {name: function(*(part[name] for part in parts)) for name in parts[0] if name not in results}
+    by_result = zip(*(results[name] for name in parts[0]), strict=True)
+    return [dict(zip(parts[0], tensors, strict=True)) for tensors in by_result]
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -38,13 +38,6 @@ class NotCapturable(Exception):
     """Why rounds cannot be replayed."""
 
 
-class Kind(NamedTuple):
-    """What makes rounds alike: whether the server takes part, and whether W is kept."""
-
-    aggregates: bool
-    keeps: bool
-
-
 class _Graph(NamedTuple):
     """A captured round: what comes first in every round, then one of two ways to go on, by whether anybody is due."""
 
@@ -84,46 +77,44 @@ class RoundGraphs:
         self._everybody = torch.ones(stream.clients, dtype=torch.bool, device=self._device)
         self._held: dict[bool, State] = {}  # by whether the server takes part; without it, the clients alone
         self._at = 0  # the round that `_when` holds
-        self._graphs: dict[Kind, _Graph] = {}
+        self._graphs: dict[bool, _Graph] = {}
         self._first: _First | None = None
-        self._warm: dict[Kind, int] = {}
+        self._warm: dict[bool, int] = {}
         self._proofs = PROOFS
         self._refused: set[bool] = set()  # rounds that are not replayed, by whether the server takes part
         self.refusal: str | None = None  # why rounds are not replayed, once that is known
 
-    def kind(self, t: int) -> Kind | None:
-        """Return what round t has in common with others, or None if it cannot be captured."""
+    def serves(self, t: int) -> bool | None:
+        """Return whether the server takes part in round t, or None if the round cannot be captured."""
         if self._late or not self._whole[t] or (t and not self._whole[t - 1]):
             return None
         federation = self._federation
-        aggregates = federation.aggregator.communicates and (t + 1) % federation.interval == 0
-        keeps = aggregates and self._tally.keeps(t)
-        hosted = keeps and not self._tally.keeps_all
-        return None if hosted or aggregates in self._refused else Kind(aggregates, keeps)
+        serves = federation.aggregator.communicates and (t + 1) % federation.interval == 0
+        return None if serves in self._refused else serves
 
     def ready(self, state: State, t: int) -> bool:
         """Whether round t is to be replayed; if not, it is to be played without a graph, and counts as warm-up."""
-        kind = self.kind(t)
-        if kind is None:
+        serves = self.serves(t)
+        if serves is None:
             return False
-        held = self._held.get(kind.aggregates)
-        if held is not None and not alike(held, concerned(kind, state)):
+        held = self._held.get(serves)
+        if held is not None and not alike(held, concerned(serves, state)):
             self._forget()
-        if kind in self._graphs:
+        if serves in self._graphs:
             return True
-        self._warm[kind] = self._warm.get(kind, -1) + 1
-        if self._warm[kind] < WARM or self._rounds - t < FEW:
+        self._warm[serves] = self._warm.get(serves, -1) + 1
+        if self._warm[serves] < WARM or self._rounds - t < FEW:
             return False
         try:
-            self._capture(kind, state, t)
+            self._capture(serves, state, t)
         except NotCapturable as error:
-            self._refuse(kind, str(error))
+            self._refuse(serves, str(error))
             return False
         return True
 
-    def _refuse(self, kind: Kind, reason: str) -> None:
+    def _refuse(self, serves: bool, reason: str) -> None:
         """Replay no such rounds any more; those without the server may go on where only the server is the reason."""
-        self._refused |= {True} if kind.aggregates else {True, False}
+        self._refused |= {True} if serves else {True, False}
         self.refusal = reason
 
     def _forget(self) -> None:
@@ -134,58 +125,58 @@ class RoundGraphs:
 
     def next(self, state: State, t: int) -> State:
         """Replay round t, which must be `ready`."""
-        kind = self.kind(t)
-        assert kind is not None
-        held = self._held[kind.aggregates]
-        now = held if kind.aggregates else state._replace(clients=held.clients)
+        serves = self.serves(t)
+        assert serves is not None
+        held = self._held[serves]
+        now = held if serves else state._replace(clients=held.clients)
         if any(here is not given for here, given in zip(now, state, strict=True)):
-            write_over(held, concerned(kind, state))
+            write_over(held, concerned(serves, state))
         if self._at != t:
             self._when.fill_(t)
         if self._proofs:
-            return self._prove(kind, now, t)
-        self._launch(kind, t)
+            return self._prove(serves, now, t)
+        self._launch(serves, t)
         return now
 
-    def _launch(self, kind: Kind, t: int) -> None:
-        self._graphs[kind].replay()
+    def _launch(self, serves: bool, t: int) -> None:
+        self._graphs[serves].replay()
         self._at = t + 1
-        self._tally.bytes += torch.tensor(self._graphs[kind].moved)
+        self._tally.bytes += torch.tensor(self._graphs[serves].moved)
         self._tally.replayed += 1
 
-    def _capture(self, kind: Kind, state: State, t: int) -> None:
-        if any(tensor.device.type == "cpu" for tensor in flatten(concerned(kind, state)).values()):
+    def _capture(self, serves: bool, state: State, t: int) -> None:
+        if any(tensor.device.type == "cpu" for tensor in flatten(concerned(serves, state)).values()):
             raise NotCapturable(f"aggregator {self._federation.aggregator.name} keeps numbers on the host")
-        held = self._held.get(kind.aggregates) or self._hold(kind, state)
+        held = self._held.get(serves) or self._hold(serves, state)
         torch.cuda.current_stream(self._device).synchronize()
         try:
-            self._graphs[kind] = self._record(held, kind, t)
+            self._graphs[serves] = self._record(held, t)
         except (RuntimeError, NotCapturable) as error:
             torch.cuda.synchronize(self._device)
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise NotCapturable(f"a round cannot be captured: {reason}") from error
 
-    def _hold(self, kind: Kind, state: State) -> State:
-        """Make the tensors that graphs of a kind work on; the clients are the same for all graphs."""
-        other = self._held.get(not kind.aggregates)
+    def _hold(self, serves: bool, state: State) -> State:
+        """Make the tensors that graphs work on, with the server or without; all graphs share the clients."""
+        other = self._held.get(not serves)
         clients = cast(Client, _cloned(state.clients)) if other is None else other.clients
-        memory, post = (cast(Tensors, _cloned(part)) for part in concerned(kind, state)[1:])
-        self._held[kind.aggregates] = State(clients, memory, post)
-        return self._held[kind.aggregates]
+        memory, post = (cast(Tensors, _cloned(part)) for part in concerned(serves, state)[1:])
+        self._held[serves] = State(clients, memory, post)
+        return self._held[serves]
 
-    def _record(self, held: State, kind: Kind, t: int) -> _Graph:
+    def _record(self, held: State, t: int) -> _Graph:
         """Capture a round; t only says whether the server takes part."""
         first = self._record_first(held) if self._federation.adapter.reviews else None
         ways = []
         for reviews in (False, True) if first is not None else (False,):
             graph = torch.cuda.CUDAGraph()
             with capture_graph(graph, self._side):
-                outcome = self._round(held, kind, t) if first is None else self._rest(held, kind, t, first, reviews)
+                outcome = self._round(held, t) if first is None else self._rest(held, t, first, reviews)
             ways.append(graph)
         return _Graph((outcome.bytes_up, outcome.bytes_down), ways[0], first, *ways[1:])
 
     def _record_first(self, held: State) -> _First:
-        """Capture the half of a round in which clients adapt, which is the same in rounds of all kinds."""
+        """Capture the half of a round in which clients adapt, which is the same with the server and without."""
         if self._first is None:
             graph, federation = torch.cuda.CUDAGraph(), self._federation
             with capture_graph(graph, self._side):
@@ -196,29 +187,28 @@ class RoundGraphs:
             self._first = _First(graph, read, logits, due)
         return self._first
 
-    def _rest(self, held: State, kind: Kind, t: int, first: _First, reviews: bool) -> Outcome:
+    def _rest(self, held: State, t: int, first: _First, reviews: bool) -> Outcome:
         """Capture how a round goes on after its first half."""
         federation, state = self._federation, held
         if reviews:
             state = held._replace(clients=federation.review(held.clients, first.read.x, first.due))
         told = first.read.domain if federation.aggregator.upper_bound else None
         played = federation.finish(state, t, first.read.x, self._everybody, told, first.logits)
-        return self._conclude(held, kind, first.read, *played)
+        return self._conclude(held, first.read, *played)
 
-    def _round(self, held: State, kind: Kind, t: int) -> Outcome:
+    def _round(self, held: State, t: int) -> Outcome:
         """Capture a round without reviews."""
         federation, read = self._federation, self._resident.slot(self._when)
         told = read.domain if federation.aggregator.upper_bound else None
-        return self._conclude(held, kind, read, *federation.play(held, t, read.x, self._everybody, told))
+        return self._conclude(held, read, *federation.play(held, t, read.x, self._everybody, told))
 
-    def _conclude(self, held: State, kind: Kind, read: Batches, new: State, outcome: Outcome) -> Outcome:
+    def _conclude(self, held: State, read: Batches, new: State, outcome: Outcome) -> Outcome:
         """Count what was predicted, and keep the new state."""
         tally = self._tally
         tally.count(self._when, outcome.logits, read.labels, read.domain)
         if outcome.collaboration is not None:
             tally.count_collaboration(outcome.collaboration, read.domain)
-            if kind.keeps:
-                tally.keep_matrix(self._when, outcome.collaboration)
+            tally.keep_matrix(self._when, outcome.collaboration)
         self._overwrite(held, new)
         self._when.add_(1)
         return outcome
@@ -228,7 +218,7 @@ class RoundGraphs:
             raise NotCapturable("the state changes its form")
         write_over(held, new)
 
-    def _prove(self, kind: Kind, now: State, t: int) -> State:
+    def _prove(self, serves: bool, now: State, t: int) -> State:
         """Replay a round and play it without a graph; if they differ, keep the latter and replay no more."""
         federation, tally = self._federation, self._tally
         x, labels, domain = self._resident.read(t)
@@ -237,12 +227,12 @@ class RoundGraphs:
         expected = State(*(_cloned(part) for part in expected))  # type: ignore[arg-type]
         right = (outcome.logits.argmax(-1) == labels).sum(-1)
         before = {name: tensor.clone() for name, tensor in tally.tensors().items()}
-        self._launch(kind, t)
+        self._launch(serves, t)
         off = int((tally.correct[t] - right).abs().sum())
         if off <= max(1, labels.numel() // 1000) and near(expected, now):
             self._proofs -= 1
             return now
-        self._refuse(Kind(False, False), f"replayed rounds differ from round {t} on")
+        self._refuse(False, f"replayed rounds differ from round {t} on")
         for name, tensor in tally.tensors().items():
             tensor.copy_(before[name])
         tally.replayed -= 1
@@ -257,9 +247,9 @@ class RoundGraphs:
             raise UserError(f"lift=graph is not possible here, {self.refusal}: use lift=vmap or lift=auto")
 
 
-def concerned(kind: Kind, state: State) -> State:
-    """Return the part of a state that rounds of a kind read and change: without the server, the clients."""
-    return state if kind.aggregates else State(state.clients, {}, {})
+def concerned(serves: bool, state: State) -> State:
+    """Return the part of a state that a round reads and changes: without the server, the clients."""
+    return state if serves else State(state.clients, {}, {})
 
 
 def _cloned(part: object) -> object:

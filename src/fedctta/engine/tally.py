@@ -45,12 +45,14 @@ class Tally:
         self.entropy = torch.zeros(rounds, clients, device=device)
         aggregations = aggregations[(stream.domain[aggregations] != ABSENT).any(1)]  # without clients there is no W
         self.kept_rounds = even_sample(aggregations, KEPT_MATRIX_BYTES // (4 * clients * clients))
-        self.keeps_all = len(self.kept_rounds) == len(aggregations)
+        # A CUDA graph writes every W; where not all are kept, the others go to one more place.
+        spare = int(device.type == "cuda" and len(self.kept_rounds) < len(aggregations))
         self._place = {int(t): k for k, t in enumerate(self.kept_rounds)}
         self._rounds = torch.arange(rounds, device=device)
-        self._places = torch.zeros_like(self._rounds)
+        self._places = torch.full_like(self._rounds, len(self.kept_rounds))
         self._places[torch.from_numpy(self.kept_rounds).to(device)] = torch.arange(len(self.kept_rounds), device=device)
-        self.matrices = torch.zeros(len(self.kept_rounds), clients, clients, device=device)
+        self._matrices = torch.zeros(len(self.kept_rounds) + spare, clients, clients, device=device)
+        self.matrices = self._matrices[: len(self.kept_rounds)]
         self.same_domain = torch.zeros(2, dtype=torch.float64, device=device)  # weight on own domain, client rounds
         self.finite = torch.ones((), dtype=torch.bool, device=device)
         if self.partial:
@@ -142,12 +144,8 @@ class Tally:
             self.same_domain += torch.stack([(same * active).sum(), active.sum()])
 
     def keep_matrix(self, when: Tensor, weights: Tensor) -> None:
-        """Keep W of round when[1], one of `kept_rounds`; a CUDA graph can contain it."""
-        self.matrices.index_copy_(0, self._places.index_select(0, when), weights.to_dense()[None])
-
-    def keeps(self, t: int) -> bool:
-        """Whether W of round t is kept."""
-        return t in self._place
+        """Keep W of round when[1], if it is one of `kept_rounds`; a CUDA graph can contain it."""
+        self._matrices.index_copy_(0, self._places.index_select(0, when), weights.to_dense()[None])
 
     def accuracy(self, rounds: int) -> float:
         """Accuracy so far (nan without labels); waits for the device, and refuses outputs that are not finite."""

@@ -5,12 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.adapters.common.balanced import balanced, image_statistics, move_statistics, over_classes, source_buffers
+from fedctta.adapters.common.balanced import (
+    balanced,
+    find_rates,
+    image_statistics,
+    move_statistics,
+    over_classes,
+    source_buffers,
+)
 from fedctta.core.norms import Statistics
 
 
 def one_hot(labels, classes):
     return torch.nn.functional.one_hot(torch.tensor(labels), classes).double()
+
+
+def move(classes, images, labels, eta, gamma=0.0):
+    return move_statistics(classes, images, find_rates(labels, eta), gamma)
 
 
 def column(*values):
@@ -42,7 +53,7 @@ def test_by_hand():
     classes = Statistics(column(1, 0), column(1, 2))
     images = image_statistics(torch.tensor([[[2.0, 4.0]]], dtype=torch.float64))
     assert [part.item() for part in images] == [3, 1]
-    after = move_statistics(classes, images, one_hot([0], 2), eta=0.1)
+    after = move(classes, images, one_hot([0], 2), eta=0.1)
     # delta = 0.1 * (3 - 1) = 0.2; q = mean(1, 9) = 5; s = 1 + 0.1 (5 - 1) - 0.04 = 1.36
     torch.testing.assert_close(after, Statistics(column(1.2, 0), column(1.36, 2)))
     now = over_classes(after)
@@ -55,7 +66,7 @@ def test_a_share_goes_to_all_classes():
     """As above with gamma = 0.5: half of delta = 0.2 goes to class 0, half to both."""
     classes = Statistics(column(1, 0), column(1, 2))
     images = image_statistics(torch.tensor([[[2.0, 4.0]]], dtype=torch.float64))
-    after = move_statistics(classes, images, one_hot([0], 2), eta=0.1, gamma=0.5)
+    after = move(classes, images, one_hot([0], 2), eta=0.1, gamma=0.5)
     torch.testing.assert_close(after.mean, column(1.2, 0.1))
     # Class 0 first gets half of 0.36; then all get 0.5 (0.1 * 5 - 0.04 - 0.1 s).
     torch.testing.assert_close(after.var, column(1.18 + 0.5 * (0.46 - 0.118), 2 + 0.5 * (0.46 - 0.2)))
@@ -70,7 +81,7 @@ def test_it_is_the_update_image_by_image(eta, shape, gamma):
     labels = [0, 2, 2, 5, 2, 0, 2, 2, 5]
     mean = 3 + torch.randn(6, 5, generator=generator, dtype=torch.float64)
     classes = Statistics(mean, 1 + torch.rand(6, 5, generator=generator, dtype=torch.float64))
-    after = move_statistics(classes, image_statistics(x), one_hot(labels, 6), eta, gamma)
+    after = move(classes, image_statistics(x), one_hot(labels, 6), eta, gamma)
     torch.testing.assert_close(after, image_by_image(classes, x.view(9, 5, -1), labels, eta, gamma))
 
 
@@ -78,7 +89,7 @@ def test_a_class_that_fills_the_batch_is_replaced_at_most():
     """With more than 1 / eta images of a class, its statistics become theirs, and no more."""
     x = torch.randn(50, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     classes = Statistics(torch.full((3, 2), 9.0, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
-    after = move_statistics(classes, image_statistics(x), one_hot([1] * 50, 3), eta=0.1)
+    after = move(classes, image_statistics(x), one_hot([1] * 50, 3), eta=0.1)
     torch.testing.assert_close(after.mean[1], x.mean((0, 2)))
     torch.testing.assert_close(after.var[1], x.var((0, 2), correction=0))
     torch.testing.assert_close(after.mean[[0, 2]], classes.mean[[0, 2]])
@@ -91,7 +102,7 @@ def test_frequent_classes_weigh_no_more_than_rare_ones():
     labels = [0] * 19 + [1]
     for _ in range(400):
         x = torch.tensor(labels).float()[:, None, None] * 10 + torch.randn(20, 1, 8, generator=generator)
-        classes = move_statistics(classes, image_statistics(x), one_hot(labels, 2).float(), eta=0.05)
+        classes = move(classes, image_statistics(x), one_hot(labels, 2).float(), eta=0.05)
     now = over_classes(classes)
     assert abs(now.mean.item() - 5) < 0.2
     assert abs(now.var.item() - 26) < 1  # 25 between classes, 1 within
@@ -102,10 +113,10 @@ def test_far_from_zero_digits_survive():
     x = 1000 + 0.1 * torch.randn(8, 3, 64, generator=torch.Generator().manual_seed(0))
     classes = Statistics(torch.full((2, 3), 1000.0), torch.full((2, 3), 0.01))
     labels = one_hot([0, 1] * 4, 2)
-    after = move_statistics(classes, image_statistics(x), labels.float(), eta=0.2)
-    exact = move_statistics(Statistics(*(t.double() for t in classes)), image_statistics(x.double()), labels, eta=0.2)
+    after = move(classes, image_statistics(x), labels.float(), eta=0.2)
+    exact = move(Statistics(*(t.double() for t in classes)), image_statistics(x.double()), labels, eta=0.2)
     torch.testing.assert_close(after.var.double(), exact.var, atol=1e-5, rtol=0)
-    constant = move_statistics(
+    constant = move(
         Statistics(classes.mean, torch.zeros(2, 3)), image_statistics(torch.full_like(x, 1000.0)), labels.float(), 0.2
     )
     assert (constant.var >= 0).all()
@@ -126,7 +137,7 @@ def test_the_rule_normalises_with_keeps_and_collects_what_is_new(tiny_network):
 
     output = tiny_network({}, x, spy)
     old = Statistics(buffers["balanced.1.mean"], buffers["balanced.1.var"])
-    expected = move_statistics(old, image_statistics(seen["1"]), labels, 0.05)
+    expected = move(old, image_statistics(seen["1"]), labels, 0.05)
     torch.testing.assert_close(Statistics(after["balanced.1.mean"], after["balanced.1.var"]), expected)
     kept = over_classes(expected)
     torch.testing.assert_close(output.statistics, {"1.running_mean": kept.mean, "1.running_var": kept.var})

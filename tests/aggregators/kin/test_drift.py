@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedctta.aggregators.common.groups import Groups
-from fedctta.aggregators.kin.drift import drift, pull_to_source, relied_on
+from fedctta.aggregators.kin.drift import drift, pull_all, pull_to_source, relied_on
 
 # Clients 0 and 1 are kin, 2 is alone.
 PAIR = Groups(torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([0.0, 0.0, 1.0]))
@@ -49,3 +49,14 @@ def test_pulled_again_and_again_the_mean_ends_at_the_source():
     for _ in range(100):
         now = pull_to_source(now, source, torch.full((4,), 0.2 / 4), torch.tensor([True] * 4))
     torch.testing.assert_close(now, own + source, atol=1e-5, rtol=0)
+
+
+def test_all_tensors_are_pulled_as_each_of_them():
+    shapes = {"a.weight": (3,), "kernel": (2, 4), "a.bias": (5,)}
+    tensors = {name: torch.randn(6, *shape) for name, shape in shapes.items()}
+    source = {name: torch.randn(*shape) for name, shape in shapes.items()}
+    weight, active = torch.rand(6), torch.tensor([True, False, True, True, False, True])
+    pulled = pull_all(tensors, source, weight, active)
+    assert pulled.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(pulled[name], pull_to_source(tensor, source[name], weight, active))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.core.randomness import fork, uniform
+from fedctta.core.randomness import fork, fork_all, uniform
 
 Kind = Literal["cotta", "roid"]
 _BLUR_RADIUS = 2
@@ -29,9 +29,9 @@ _BLUR_RADIUS = 2
 
 def augment(x: Tensor, key: Tensor, kind: Kind = "cotta") -> Tensor:
     """Return one view of images x[B, 3, H, W] in [0, 1]: pure, alike for all of them, and vmappable over x and key."""
-    colours, order, places = (fork(key, purpose) for purpose in (1, 2, 3))
-    x = jitter(x.clamp(0, 1).contiguous(), uniform(colours, (5,), -1, 1), uniform(order, (5,)).argsort())
-    angle, across, down, zoom, mirrored, sigma = uniform(places, (6,), -1, 1).unbind()
+    colours, order, places = uniform(fork_all(key, (1, 2, 3)), (6,)).unbind()
+    x = jitter(x.clamp(0, 1).contiguous(), 2 * colours[:5] - 1, order[:5].argsort())
+    angle, across, down, zoom, mirrored, sigma = (2 * places - 1).unbind()
     turn = (angle * math.radians(15), (across * (x.shape[-1] / 8)).round(), (down * (x.shape[-2] / 8)).round())
     flip = torch.where(mirrored < 0, -1.0, 1.0)
     if kind == "roid":
@@ -58,14 +58,16 @@ def jitter(x: Tensor, strength: Tensor, order: Tensor) -> Tensor:
     An order that differs from client to client cannot decide what is run under vmap, so each of the five steps does
     everything, at strength 0 except for the current operation.
     """
-    for step in range(5):
-        brightness, contrast, saturation, gamma, hue = (strength * (order == step)).unbind()
+    steps = torch.arange(5, device=x.device)
+    brightness, contrast, saturation, gamma, hue = (strength * (order == steps[:, None])).unbind(1)
+    factor = 1 + 0.4 * brightness + 0.3 * contrast + 0.5 * saturation
+    to_grey, to_mean, power, turn = -0.5 * saturation, -0.3 * contrast, 1 + 0.3 * gamma, 0.06 * hue
+    for k in range(5):
         red, green, blue = x.unbind(1)
-        grey = 0.2989 * red + 0.587 * green + 0.114 * blue
-        added = -0.5 * saturation * grey - 0.3 * contrast * grey.mean((1, 2), keepdim=True)
-        factor = 1 + 0.4 * brightness + 0.3 * contrast + 0.5 * saturation
-        x = torch.addcmul(added.unsqueeze(1), x, factor).clamp(0, 1) ** (1 + 0.3 * gamma)
-        x = turn_hue(x, 0.06 * hue)
+        grey = torch.add(torch.add(0.2989 * red, green, alpha=0.587), blue, alpha=0.114)
+        added = torch.addcmul(to_mean[k] * grey.mean((1, 2), keepdim=True), grey, to_grey[k])
+        x = torch.addcmul(added.unsqueeze(1), x, factor[k]).clamp(0, 1) ** power[k]
+        x = turn_hue(x, turn[k])
     return x
 
 
@@ -76,9 +78,11 @@ def turn_hue(x: Tensor, by: Tensor) -> Tensor:
     chroma = value - x.amin(1)
     # Which channel is the largest, as weights: masks are slow on a CPU.
     not_red, not_green = (value > red).to(x.dtype), (value > green).to(x.dtype)
-    is_green, is_blue = not_red * (1 - not_green), not_red * not_green
-    slope = (1 - not_red) * (green - blue) + is_green * (blue - red) + is_blue * (red - green)
-    sixths = slope / chroma.clamp_min(torch.finfo(x.dtype).tiny) + 2 * is_green + 4 * is_blue
+    is_blue = not_red * not_green
+    is_green = not_red - is_blue
+    slope = torch.addcmul((1 - not_red) * (green - blue), is_green, blue - red).addcmul(is_blue, red - green)
+    sixths = slope / chroma.clamp_min(torch.finfo(x.dtype).tiny)
+    sixths = torch.add(torch.add(sixths, is_green, alpha=2), is_blue, alpha=4)
     # A channel lies below the value by a share of the chroma: none up to one sixth of the circle from its own hue, all
     # from two sixths on.
     own = torch.arange(5, 0, -2, device=x.device).view(3, 1, 1)

@@ -18,6 +18,8 @@ with Var_k over K classes, or with divisor K - 1 as TRIBE's code has it (`correc
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,15 @@ from fedctta.core.moments import moments
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, Statistics
 from fedctta.errors import UserError
+
+
+class Rates(NamedTuple):
+    """Which images are of which class, members[K, B], and of every class[K, 1] n_k, m_k and m_k n_k."""
+
+    members: Tensor
+    size: Tensor
+    m: Tensor
+    share: Tensor
 
 
 def source_buffers(network: Network, classes: int) -> Tensors:
@@ -43,12 +54,13 @@ def balanced(
 
     Those of the classes are read from `buffers` and their new values put into `after`, by name.
     """
+    rates = find_rates(labels, eta)
 
     def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
         mean, var = f"balanced.{name}.mean", f"balanced.{name}.var"
         if mean in after:
             raise UserError(f"layer {name!r} is called twice, and bbn keeps class statistics of one call: use bn")
-        classes = move_statistics(Statistics(buffers[mean], buffers[var]), image_statistics(x), labels, eta, gamma)
+        classes = move_statistics(Statistics(buffers[mean], buffers[var]), image_statistics(x), rates, gamma)
         after[mean], after[var] = classes
         now = over_classes(classes, correction)
         return now, now
@@ -63,25 +75,30 @@ def image_statistics(x: Tensor) -> Statistics:
     return Statistics(*moments(x, tuple(range(2, x.dim()))))
 
 
-def move_statistics(
-    classes: Statistics, images: Statistics, labels: Tensor, eta: float, gamma: float = 0.0
-) -> Statistics:
-    """Return the statistics[K, C] of the classes after images[B, C] with one-hot labels[B, K]."""
-    count = labels.sum(0)[:, None]
-    m = torch.where(count > 1 / eta, 1 / count.clamp_min(1), eta)
+def find_rates(labels: Tensor, eta: float) -> Rates:
+    """Return by how much a batch of one-hot labels[B, K] moves the statistics of its classes."""
+    size = labels.sum(0)[:, None]
+    m = torch.where(size > 1 / eta, 1 / size.clamp_min(1), eta)
+    return Rates(labels.T, size, m, m * size)
+
+
+def move_statistics(classes: Statistics, images: Statistics, rates: Rates, gamma: float = 0.0) -> Statistics:
+    """Return the statistics[K, C] of the classes after images[B, C]."""
+    members, size, m, share = rates
     # Relative to the classes' common mean, which keeps the squares below from cancelling each other's digits.
     centre = classes.mean.mean(0)
     offset, distance = classes.mean - centre, images.mean - centre
-    first, second = (labels.T @ torch.cat([distance, images.var + distance.square()], 1)).chunk(2, 1)
-    delta = m * (first - count * offset)
-    gap = m * (second - 2 * offset * first + count * offset.square()) - delta.square()
+    first, second = (members @ torch.cat([distance, torch.addcmul(images.var, distance, distance)], 1)).chunk(2, 1)
+    delta = m * torch.addcmul(first, size, offset, value=-1)
+    square = torch.addcmul(torch.addcmul(second, offset, first, value=-2), size, offset.square())
+    gap = torch.addcmul(m * square, delta, delta, value=-1)
 
-    mean = classes.mean + (1 - gamma) * delta
-    var = classes.var + (1 - gamma) * (gap - m * count * classes.var)
+    mean = torch.add(classes.mean, delta, alpha=1 - gamma)
+    var = torch.add(classes.var, torch.addcmul(gap, share, classes.var, value=-1), alpha=1 - gamma)
     if gamma:
-        present = (count > 0).sum().clamp_min(1)  # whatever is summed here is 0 for a class that is absent
+        present = (size > 0).sum().clamp_min(1)  # whatever is summed here is 0 for a class that is absent
         mean = mean + gamma * delta.sum(0) / present
-        var = var + gamma * (gap.sum(0) - (m * count).sum() * var) / present
+        var = var + gamma * (gap.sum(0) - share.sum() * var) / present
     return Statistics(mean, var.clamp_min(0))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from fedctta.core.network import Tensors
-from fedctta.core.tensors import named, under
+from fedctta.core.tensors import each_element, named, under
 
 
 def adam_memory(weights: Tensors) -> Tensors:
@@ -19,14 +20,15 @@ def adam(
 ) -> tuple[Tensors, Tensors]:
     """Take one step of Adam."""
     step = memory["step"] + 1
-    after, new = {"step": step}, {}
-    for name, weight in weights.items():
-        first = torch.lerp(gradient[name], memory[f"first.{name}"], beta1)
-        second = torch.lerp(gradient[name].square(), memory[f"second.{name}"], beta2)
-        after[f"first.{name}"], after[f"second.{name}"] = first, second
-        scale = (second / (1 - beta2**step)).sqrt() + 1e-8
-        new[name] = weight - lr * first / (1 - beta1**step) / scale
-    return new, after
+    scale1, scale2 = 1 - beta1**step, 1 - beta2**step
+
+    def move(weight: Tensor, slope: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = torch.lerp(slope, first, beta1), torch.lerp(slope.square(), second, beta2)
+        return weight - lr * first / scale1 / ((second / scale2).sqrt() + 1e-8), first, second
+
+    moments = (under(kind, memory) for kind in ("first", "second"))
+    new, first, second = each_element(move, weights, gradient, *moments)
+    return new, {"step": step, **named("first", first), **named("second", second)}
 
 
 def momentum_memory(weights: Tensors) -> Tensors:
@@ -44,4 +46,4 @@ def momentum(
 
 def descend(weights: Tensors, gradient: Tensors, lr: float) -> Tensors:
     """Take one plain step down the gradient."""
-    return {name: torch.add(tensor, gradient[name], alpha=-lr) for name, tensor in weights.items()}
+    return each_element(lambda weight, slope: (torch.add(weight, slope, alpha=-lr),), weights, gradient)[0]

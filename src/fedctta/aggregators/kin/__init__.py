@@ -42,7 +42,7 @@ from torch.nn import functional as F
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.common.groups import Groups
 from fedctta.aggregators.kin.belief import TINY, hear, update_domains
-from fedctta.aggregators.kin.drift import drift, pull_to_source, relied_on
+from fedctta.aggregators.kin.drift import drift, pull_all, relied_on
 from fedctta.aggregators.kin.freshness import check_fresh
 from fedctta.aggregators.kin.partiality import guesses, remember_excess
 from fedctta.aggregators.kin.statistics_memory import blend_rows, grow, is_statistic, recall, remember
@@ -151,11 +151,9 @@ class Kin(Aggregator):
     ) -> tuple[Tensors, Tensors]:
         """Send the remembered statistics of a client's domain, as far as it is known; the rest as mixed and pulled."""
         source = server.network.state
-        mixed = mixed | {
-            name: pull_to_source(tensor, source[name], self.pull * memory["relied"], receive)
-            for name, tensor in mixed.items()
-            if not is_statistic(name)
-        }
+        learnt = {name: tensor for name, tensor in mixed.items() if not is_statistic(name)}
+        if learnt:
+            mixed = mixed | pull_all(learnt, source, self.pull * memory["relied"], receive)
         if "moments" in memory:
             mixed = mixed | recall(source, uploads, mixed, receive, memory)
         return mixed, memory

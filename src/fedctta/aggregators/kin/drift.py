@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators.common.groups import Groups
+from fedctta.core.network import Tensors
 
 NONE = 1e-3  # of all rows of W together: if less than this lies on other clients, no client has kin
 
@@ -38,6 +39,18 @@ def drift(kin: Groups, relied: Tensor, pace: Tensor) -> Groups:
         torch.cat([kin.gives, relied[None]]),
         torch.addcmul(1 - pace, kin.alone, step[:, 0]),
     )
+
+
+def pull_all(tensors: Tensors, source: Tensors, weight: Tensor, active: Tensor) -> Tensors:
+    """Pull all that clients learn to the source; vectors, many and short, are laid side by side and pulled at once."""
+    vectors = [name for name in tensors if source[name].dim() == 1]
+    pulled = {n: pull_to_source(t, source[n], weight, active) for n, t in tensors.items() if n not in vectors}
+    if vectors:
+        together, home = (torch.cat([part[name] for name in vectors], -1) for part in (tensors, source))
+        sizes = [len(source[name]) for name in vectors]
+        parts = torch.split(pull_to_source(together, home, weight, active), sizes, 1)
+        pulled |= zip(vectors, parts, strict=True)
+    return pulled
 
 
 def pull_to_source(tensor: Tensor, source: Tensor, weight: Tensor, active: Tensor) -> Tensor:
