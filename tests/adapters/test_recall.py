@@ -95,19 +95,22 @@ def test_only_passes_with_the_domains_statistics_measure(tiny_network):
     assert read(tiny_network, again, "measured").sum() == 8  # and does not measure twice
 
 
-def test_a_review_compares_three_weights(tiny_network):
-    recall = Recall(start=1.0)
+def test_a_review_compares_three_weights_on_pictures_and_their_mirror_images(tiny_network):
+    """Doubt is the entropy of the mean prediction of both."""
+    recall, x = Recall(start=1.0), draw("noise")
     client, _ = walk(tiny_network, ["noise"], recall)
     assert recall.is_due(client)
     with torch.no_grad():
-        reviewed = recall.review(tiny_network, client, draw("noise"))
-    scored = read(tiny_network, reviewed, "scored").sum()
-    assert scored == pytest.approx(0.1 * 8 * 8 / 58)  # of eight images measured, in the only domain
-    plain = tiny_network({}, draw("noise")).logits.softmax(-1)
-    entropy = -(plain * plain.log()).sum(-1).mean()
-    assert read(tiny_network, reviewed, "doubt")[:, 0].sum() / scored == pytest.approx(float(entropy), rel=1e-4)
-    seen = read(tiny_network, reviewed, "classes").sum(0)
-    torch.testing.assert_close(seen, count_classes(plain), atol=1e-5, rtol=1e-4)
+        reviewed = recall.review(tiny_network, client, x)
+        alone = replace(recall, mirror=False).review(tiny_network, client, x)
+        plain, mirrored = (tiny_network({}, view).logits.softmax(-1) for view in (x, x.flip(-1)))
+    for found, expected in ((reviewed, (plain + mirrored) / 2), (alone, plain)):
+        scored = read(tiny_network, found, "scored").sum()
+        assert scored == pytest.approx(0.1 * 8 * 8 / 58)  # of eight images measured, in the only domain
+        doubt = read(tiny_network, found, "doubt")[:, 0].sum() / scored
+        assert doubt == pytest.approx(float(torch.special.entr(expected).sum(-1).mean()), rel=1e-4)
+        seen = read(tiny_network, found, "classes").sum(0)
+        torch.testing.assert_close(seen, count_classes(expected), atol=1e-5, rtol=1e-4)
 
 
 def test_where_a_domain_is_not_measured_some_batches_are_only_measured(tiny_network):

@@ -6,11 +6,13 @@ import torch
 
 from fedctta.core.tensors import (
     choose,
+    constant,
     each_element,
     is_lone,
     lay_out,
     masked_mean,
     may_hold,
+    mirror,
     named,
     only,
     take_apart,
@@ -76,3 +78,18 @@ def test_a_condition_of_one_client_can_be_asked_and_of_several_not():
     asked = []
     torch.func.vmap(lambda x: asked.append((is_lone(x), may_hold(x))) or x)(torch.tensor([False, False]))
     assert asked == [(False, True)]
+
+
+def test_images_are_mirrored_and_other_data_are_not():
+    x = torch.arange(6.0).view(1, 1, 2, 3)
+    assert mirror(x).tolist() == [[[[2, 1, 0], [5, 4, 3]]]]
+    assert torch.equal(mirror(x[0]), x[0])
+
+
+def test_constants_are_made_once_per_type_and_device():
+    like = torch.zeros(1, dtype=torch.float64)
+    made = constant(((1.0, 2.0), (3.0, 4.0)), like)
+    assert made.dtype == torch.float64
+    assert made.tolist() == [[1, 2], [3, 4]]
+    assert constant(((1.0, 2.0), (3.0, 4.0)), like) is made
+    assert constant(((1.0, 2.0), (3.0, 4.0)), like.float()) is not made

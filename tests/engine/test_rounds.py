@@ -285,7 +285,7 @@ def test_a_round_whose_reviews_all_compute_is_the_round_as_ever(federation, tiny
     """What a captured round does: its halves one after the other, with a mask of those that are due."""
     played = replace(federation(tiny_network, aggregator="recall"), adapter=adapters.create("recall"))
     whole, halves, everybody, masks = played.start(), played.start(), torch.ones(4, dtype=torch.bool), []
-    for t in range(4):
+    for t in range(len(stream)):
         x, _ = seen_by(stream, t, tiny_network)
         with torch.no_grad():
             whole, expected = played.play(whole, t, x, everybody, None)
@@ -296,7 +296,7 @@ def test_a_round_whose_reviews_all_compute_is_the_round_as_ever(federation, tiny
         torch.testing.assert_close(outcome.logits, expected.logits)
         assert outcome[2:] == expected[2:]
     assert masks[0].all()
-    assert 0 < masks[1].sum() < 4
+    assert any(0 < mask.sum() < 4 for mask in masks)
     torch.testing.assert_close(flatten(halves), flatten(whole))
 
 

@@ -19,7 +19,6 @@ from fedctta.health.signals import (
     forget_checks,
     gain,
     look,
-    mirror,
     mirror_agreement,
     summarise,
     watch,
@@ -115,13 +114,6 @@ def test_logits_that_are_no_classifiers_are_scaled_to_the_sources():
     scaled = compare(first_signals(2), Views(small, small), Views(SURE, SURE), ROWS, calibrated=False)
     assert summarise(plain)["accuracy"] < 0.6
     assert summarise(scaled)["accuracy"] == pytest.approx(1)
-
-
-def test_images_are_mirrored_and_other_data_are_not():
-    x = torch.arange(6.0).view(1, 1, 2, 3)
-    assert mirror(x).tolist() == [[[[2, 1, 0], [5, 4, 3]]]]
-    assert mirror(x[0]) is not None
-    assert torch.equal(mirror(x[0]), x[0])
 
 
 def test_signals_of_many_devices_are_lifted():

@@ -27,7 +27,6 @@ from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.inner import METHODS, WHOLE, Inner, Learner
-from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.books.blending import Blend, normalise_with
 from fedctta.books.learnt import average, note_step, read_learnt
@@ -38,10 +37,11 @@ from fedctta.books.weights import LEAST, Chooser, compare_classes, count_classes
 from fedctta.core.appearance import appearance
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.core.tensors import constant, may_hold
+from fedctta.core.tensors import constant, may_hold, mirror
 from fedctta.errors import UserError
 from fedctta.registry import check_limits
 
+PICTURES = 4  # axes of a batch of pictures
 GAP = 3  # batches from one comparison to the next
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
@@ -72,6 +72,7 @@ class Recall(Adapter):
     survey: float = 0.1  # of a domain's images: how many are measured, up to `enough`
     enough: float = 1_000.0
     poor: float = 50.0  # measured images with which a score counts half
+    mirror: bool = True  # compare weights on mirrored images, too
     half_life: float = 20_000.0  # of sums, in images
     inner: Inner = "none"
     trains: Literal["scales", "all"] = "scales"  # of the model, what the inner method trains in every domain
@@ -192,7 +193,7 @@ class Recall(Adapter):
         return compare, rare & (measured < (self.survey * images).clamp_max(self.enough))
 
     def review(self, network: Network, client: Client, x: Tensor) -> Client:
-        """Compare three weights on the batch; measure it with weight 1, if it was predicted with less.
+        """Compare three weights on the batch and its mirror images; measure it, if it was predicted with less than 1.
 
         Two domains that turn out to be one are united.
 
@@ -207,16 +208,21 @@ class Recall(Adapter):
         whole = self._blend(layout, private, page, torch.ones_like(private["belief"]), anew)
         learnt = self._own(network, layout, private)
 
-        def score(weight: Tensor) -> tuple[Tensor, Tensor]:
-            output = network(learnt, x, normalise_with(scale, Blend(weight * whole.known, weight * whole.batch)))
-            return output.logits, encode_statistics(scale, output.statistics)
-
         compares, _ = self._lacks(private)
+        twice = self.mirror and x.dim() == PICTURES and not network.dense and may_hold(compares)
+
+        def score(weight: Tensor) -> tuple[Tensor, Tensor]:
+            rule = normalise_with(scale, Blend(weight * whole.known, weight * whole.batch))
+            output = network(learnt, x, rule)
+            probabilities = output.logits.softmax(-1)
+            if twice:
+                probabilities = (probabilities + network(learnt, mirror(x), rule).logits.softmax(-1)) / 2
+            return probabilities, encode_statistics(scale, output.statistics)
+
         weights = WEIGHTS if may_hold(compares) else WEIGHTS[-1:]
-        logits, moments = torch.func.vmap(score)(constant(weights, x))
+        probabilities, moments = torch.func.vmap(score)(constant(weights, x))
         sums = {"measured": anew, "moments": anew * moments[-1]}
         if may_hold(compares):
-            probabilities = logits.softmax(-1)
             own, belief = private["part"], private["belief"][:-1]
             usual, trust = find_usual(layout.of(own, "classes"), belief, probabilities.shape[-1])
             shares = compares * count_shares(probabilities)
@@ -225,7 +231,7 @@ class Recall(Adapter):
             scored = images * compares * (LEAST + (1 - LEAST) * trust) * known / (known + self.poor)
             sums |= {
                 "scored": scored,
-                "doubt": scored * entropy(logits).mean(-1),
+                "doubt": scored * torch.special.entr(probabilities).sum(-1).mean(-1),
                 "unusual": scored * trust * compare_classes(usual, so_far),
                 "classes": compares * count_classes(probabilities[0]),
                 "shares": shares,

@@ -85,6 +85,11 @@ def each_element(function: Callable[..., tuple[Tensor, ...]], *parts: Tensors) -
     return [dict(zip(parts[0], tensors, strict=True)) for tensors in by_result]
 
 
+def mirror(x: Tensor) -> Tensor:
+    """Return the mirrored images; data of other kinds as they are."""
+    return x.flip(-1) if x.dim() == 4 else x
+
+
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of values[B] over the true entries of mask[B]; 0 if there is none."""
     return (values * mask).sum() / mask.sum().clamp_min(1)

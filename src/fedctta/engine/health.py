@@ -18,10 +18,11 @@ from torch import Tensor
 
 from fedctta.core.clients import Client, put, take
 from fedctta.core.network import Network, Tensors
+from fedctta.core.tensors import mirror
 from fedctta.engine.rounds import Federation, Outcome, State
 from fedctta.errors import UserError
 from fedctta.health.guard import Guard
-from fedctta.health.signals import Alarm, Signals, Views, mirror, summarise
+from fedctta.health.signals import Alarm, Signals, Views, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.results.health import ADAPTED, SOURCE
 

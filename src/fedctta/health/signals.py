@@ -127,11 +127,6 @@ def forget_checks(old: Signals) -> Signals:
     return old._replace(**{name: torch.zeros_like(getattr(old, name)) for name in checks})
 
 
-def mirror(x: Tensor) -> Tensor:
-    """Return the mirrored images; data of other kinds as they are."""
-    return x.flip(-1) if x.dim() == 4 else x
-
-
 def mirror_agreement(views: Views) -> Tensor:
     """Return A of every image."""
     return (views.plain.float().softmax(-1) * views.mirrored.float().softmax(-1)).sum(-1)

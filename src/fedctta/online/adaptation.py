@@ -23,10 +23,10 @@ from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
-from fedctta.core.tensors import like, named, under
+from fedctta.core.tensors import like, mirror, named, under
 from fedctta.errors import UserError
 from fedctta.health.guard import Guard
-from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, mirror, summarise
+from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
 from fedctta.online.batches import Window, is_finite
