@@ -7,11 +7,12 @@ from math import isclose, isnan
 import numpy as np
 import pytest
 
-from fedctta.adapters import adapters
+from fedctta.adapters import adapters, usable
 from fedctta.aggregators import aggregators
+from fedctta.core.network import Network
 from fedctta.data.corrupted import SETS
 from fedctta.data.corruptions import BENCHMARK
-from fedctta.models import ARCHITECTURES
+from fedctta.models import ARCHITECTURES, build
 from fedctta.papers.tables import Panel, Paper, load_paper, published
 from fedctta.runs.settings import Experiment
 from fedctta.streams import schedules
@@ -364,3 +365,17 @@ def test_the_sensor_has_no_rows_of_methods_for_pictures() -> None:
     assert not any(aggregators.classes()[cell.aggregator].pictures for cell in cells)
     for told in (adapters.classes()["cotta"], adapters.classes()["memo"]):
         assert told.pictures  # as the note says
+
+
+def test_models_without_batchnorm_have_a_row_of_every_method_that_can_run() -> None:
+    loaded = paper("without-batchnorm")
+    network = Network(build("vit-tiny"))
+    cells = [cell for part in loaded.panels for cell in loaded.cells(part, quick=False, more={}).values()]
+    for cell in cells:
+        cell.method(adapters, cell.adapter).check(network, cell.batch)
+    told = {"atp", "eta", "fedicon", "fedthe"}  # as the note says
+    assert {cell.adapter for cell in cells} - {"recall"} == set(usable(network)) - told
+    assert {cell.model for cell in cells} == {"vit-tiny", "convnext-atto", "resnet8"}
+    assert {cell.stream for cell in cells} == {"roam", "niid"}
+    seeds = {part.name: part.seeds for part in loaded.panels}
+    assert seeds == {"Roaming clients": 3, "NIID": 3, "Other methods": 1}

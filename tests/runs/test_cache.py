@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
+from fedctta.errors import UserError
 from fedctta.models import build
 from fedctta.models.zoo import save_weights
 from fedctta.runs import datasets
@@ -31,6 +33,12 @@ def test_the_last_two_are_kept(monkeypatch):
     for names in ("fog", "frost", "fog", "frost", "contrast", "fog"):
         cache.data(Experiment(dataset="shapes-c", domains=names))
     assert asked == [("fog",), ("frost",), ("contrast",), ("fog",)]
+
+
+def test_missing_weights_are_told_before_data_are_made(monkeypatch):
+    monkeypatch.setattr(datasets, "load_domains", None)
+    with pytest.raises(UserError, match="no weights of resnet18 for shapes: run `fedctta pretrain"):
+        Cache().data(Experiment(dataset="shapes-c", model="resnet18"))
 
 
 def test_objects_take_the_place_of_names(domains, tiny_module):

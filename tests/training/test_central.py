@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from fedctta.errors import UserError
 from fedctta.models import build
 from fedctta.training.central import compute_loss, divergence, evaluate, make_optimizer, train
+from fedctta.training.pairs import Pairing
 from fedctta.training.recipe import LAYER_NORM, RECIPES, Recipe
 
 SHORT = Recipe(epochs=4, batch=32, lr=0.1)
@@ -40,6 +42,8 @@ def fresh() -> nn.Module:
         replace(LAYER_NORM, epochs=4, batch=32),
         replace(RECIPES["augmix"], epochs=4, batch=32),
         replace(RECIPES["augmix"], epochs=4, batch=32, consistency=12.0),
+        replace(SHORT, epochs=8, augment="resized", start_size=0.5),
+        replace(LAYER_NORM, epochs=8, batch=32, pairs=0.5),
     ],
 )
 def test_learns_a_separable_problem(recipe):
@@ -47,18 +51,44 @@ def test_learns_a_separable_problem(recipe):
     losses: list[tuple[int, int, float]] = []
     module = train(fresh(), images, labels, recipe, on_progress=lambda *args: losses.append(args))
     assert not module.training
-    assert [(done, total) for done, total, _ in losses] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [(done, total) for done, total, _ in losses] == [(k + 1, recipe.epochs) for k in range(recipe.epochs)]
     assert losses[-1][2] < losses[0][2]
     assert evaluate(module, images, labels, batch=50) > 0.95
 
 
-@pytest.mark.parametrize("augment", ["crop+flip", "augmix"])
+@pytest.mark.parametrize("augment", ["crop+flip", "resized", "augmix"])
 def test_seed_decides_everything(augment):
     images, labels = stripes(64)
-    recipe = replace(SHORT, epochs=1, augment=augment)
+    recipe = replace(SHORT, epochs=1, augment=augment, pairs=0.5)
     one, same, other = (train(fresh(), images, labels, replace(recipe, seed=seed)).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
+def test_images_grow_and_the_loss_of_pairs_has_both_labels(monkeypatch):
+    """A network that always answers 0 loses -log softmax(0)_y; one that sees the sides of its images tells them."""
+
+    class Sees(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias, self.sides = nn.Parameter(torch.zeros(2)), []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.sides.append(tuple(x.shape[2:]))
+            return self.bias.expand(len(x), 2)
+
+    images, labels = stripes(32)
+    module = Sees()
+    train(module, images, labels, replace(SHORT, epochs=5, lr=1e-9, start_size=0.5))
+    assert module.sides == [(16, 16), (16, 16), (24, 24), (24, 24), (32, 32)]
+    targets, losses = torch.tensor([0, 1, 1, 1]), []
+    monkeypatch.setattr("fedctta.training.central.draw_pairings", lambda *_: [Pairing(0.75)])
+    with torch.no_grad():
+        module.bias.copy_(torch.tensor([0.0, math.log(3)]))
+    train(module, images[:4], targets, replace(SHORT, epochs=1), on_progress=lambda *args: losses.append(args[2]))
+    pairs = zip([0, 1, 1, 1], [1, 0, 1, 1], strict=True)  # its own label, and that of the image before it
+    expected = -sum(0.75 * math.log((1, 3)[own] / 4) + 0.25 * math.log((1, 3)[other] / 4) for own, other in pairs) / 4
+    assert losses == [pytest.approx(expected)]
 
 
 def test_fewer_images_than_a_batch():
@@ -131,7 +161,7 @@ def test_adamw_lets_matrices_decay_and_vectors_not():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("augment", ["crop+flip", "augmix"])
+@pytest.mark.parametrize("augment", ["crop+flip", "resized", "augmix"])
 def test_cuda_learns_and_repeats(augment):
     images, labels = stripes()
     recipe = replace(SHORT, augment=augment)
@@ -153,5 +183,10 @@ def test_series_are_learnt_and_not_cropped():
     recipe = Recipe(epochs=12, batch=16, optimizer="adam", lr=3e-3, weight_decay=0.0, augment="none")
     before = evaluate(module, series, labels)
     assert evaluate(train(module, series, labels, recipe), series, labels) > max(0.9, before)
-    with pytest.raises(UserError, match="augment=crop\\+flip is for images"):
-        train(module, series, labels, Recipe(epochs=1))
+    for wrong, message in (
+        (Recipe(epochs=1), "augment=crop\\+flip is for images"),
+        (replace(recipe, pairs=0.5), "pairs and start_size are for images"),
+        (replace(recipe, start_size=0.5), "pairs and start_size are for images"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(module, series, labels, wrong)

@@ -11,7 +11,7 @@ from fedctta.errors import UserError
 from fedctta.models import ARCHITECTURES
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.plan import read_plan
-from fedctta.training.recipe import BY_MODEL, FINE_TUNE, LAYER_NORM, RECIPES, STEPS
+from fedctta.training.recipe import BY_MODEL, FINE_TUNE, LAYER_NORM, RECIPES, STEPS, usual_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,8 @@ def test_models_with_layer_norm_have_a_standard_recipe_of_their_own(home):
     assert plan.recipe == replace(LAYER_NORM, epochs=3)
     assert (plan.path.name, plan.watch) == ("vit-tiny-cifar10.safetensors", 2)
     assert read_plan({"model": "vit-tiny", "recipe": "paper"}).recipe == RECIPES["paper"]
+    tiny = read_plan({"model": "vit-tiny", "dataset": "tiny-imagenet", "compile": "yes"})
+    assert (tiny.recipe, tiny.compiled) == (usual_recipe("vit-tiny", "tiny-imagenet"), True)
     assert BY_MODEL.keys() <= ARCHITECTURES.keys()
 
 
@@ -66,6 +68,9 @@ def test_source_clients_share_a_batch_unless_it_is_given(words, batch):
         ({"dataset": "scenes", "watch": "1"}, "watch=1 is for data with one class an image"),
         ({"dataset": "shapes", "watch": "-1"}, "watch=-1 must be a number of epochs"),
         ({"dataset": "shapes", "watch": "1", "federation": "fedavg"}, "watch=1 is for training in one place"),
+        ({"dataset": "shapes", "compile": "maybe"}, "compile=maybe"),
+        ({"dataset": "shapes", "compile": "yes", "federation": "fedavg"}, "compile is for training in one place"),
+        ({"dataset": "scenes", "compile": "yes"}, "compile=yes is for data with one class an image"),
         ({"dataset": "shapes", "size": "8"}, "layout and size are for dataset=masked"),
         ({"dataset": "shapes", "model": "unet"}, "model=unet predicts every pixel"),
         ({"federation": "fedagv"}, "unknown federation 'fedagv': did you mean fedavg"),

@@ -105,7 +105,7 @@ def test_recipe_and_federation_both_name_the_weights(home, monkeypatch, untested
 
 
 def test_alone_nothing_is_said_of_a_federation(monkeypatch, untested):
-    monkeypatch.setattr("fedctta.training.pretraining.train", lambda *args, bf16: None)
+    monkeypatch.setattr("fedctta.training.pretraining.train", lambda *args, **_: None)
     path, card = pretrain({"model": "resnet8-w16", "dataset": "shapes", "federation": "none"})
     assert path.name == "resnet8-w16-shapes.safetensors"
     assert "federation" not in card
@@ -120,13 +120,15 @@ def test_missing_weights_name_the_words_that_make_them(weights, words):
         load_model("resnet18", "shapes-c", 10, weights)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_the_precision_reaches_training_and_the_card(precision, monkeypatch, untested, tmp_path):
+@pytest.mark.parametrize(("precision", "compiled"), [("float32", "yes"), ("bf16", "no")])
+def test_the_precision_reaches_training_and_the_card(precision, compiled, monkeypatch, untested, tmp_path):
     asked = []
-    monkeypatch.setattr("fedctta.training.pretraining.train", lambda *args, bf16: asked.append(bf16))
+    monkeypatch.setattr(
+        "fedctta.training.pretraining.train", lambda *args, bf16, compiled: asked.append((bf16, compiled))
+    )
     values = {"model": "resnet8-w16", "dataset": "shapes", "recipe": "augmix"}
-    _, card = pretrain({**values, "precision": precision, "out": tmp_path / "w.safetensors"})
-    assert asked == [precision == "bf16"]
+    _, card = pretrain({**values, "precision": precision, "compile": compiled, "out": tmp_path / "w.safetensors"})
+    assert asked == [(precision == "bf16", compiled == "yes")]
     assert (card["precision"], card["recipe"]["augment"]) == (precision, "augmix")
 
 

@@ -1,21 +1,27 @@
-"""Image files as one array: decoded by several threads, made one size, broken files left out and told."""
+"""Image files as one array: decoded on all cores, made one size, broken files left out and told."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedctta.data.decode_file import decode_or_tell
+from fedctta.data.decode_processes import Picture, decode_in_processes
 from fedctta.data.progress import bar
 from fedctta.errors import UserError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
+
+MANY = 10_000
+"""Files from which on processes decode them: half a second each to start."""
 
 
 class Decoded(NamedTuple):
@@ -35,32 +41,18 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
-def decode_file(path: Path, size: int | None) -> NDArray[np.uint8]:
-    """Read one file as RGB [H, W, 3]; OSError or ValueError if it is no whole picture with 8 bits per value.
+def _decode(paths: Sequence[Path], size: int | None) -> Generator[Picture]:
+    """Yield every file's picture, or why it cannot be read: by processes where that pays for their start, or threads.
 
-    With `size`, the shorter side is resized to it (bicubic, over all pixels that fall into one) and the middle square
-    is cut out. The camera's orientation is applied.
+    Both stop with the first failure (or Ctrl-C), and do not finish what is left.
     """
-    from PIL import Image, ImageOps
-
+    cores = os.cpu_count() or 1
+    if len(paths) >= MANY and cores > 1:
+        yield from decode_in_processes(paths, size, cores)
+        return
+    threads = ThreadPoolExecutor(cores)
     try:
-        with Image.open(path) as opened:
-            if opened.mode[0] in "IF":
-                raise ValueError("has more than 8 bits per value")
-            picture = ImageOps.exif_transpose(opened).convert("RGB")
-    except (SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises for some damaged files
-        raise ValueError(str(error)) from error
-    if size is not None and picture.size != (size, size):
-        picture = ImageOps.fit(picture, (size, size), Image.Resampling.BICUBIC)
-    return np.asarray(picture)
-
-
-@contextmanager
-def _threads() -> Iterator[ThreadPoolExecutor]:
-    """Give threads that stop with the first failure (or Ctrl-C), and do not finish what is left."""
-    threads = ThreadPoolExecutor(os.cpu_count())
-    try:
-        yield threads
+        yield from threads.map(partial(decode_or_tell, size=size), paths)
     finally:
         threads.shutdown(cancel_futures=True)
 
@@ -69,18 +61,13 @@ def decode_files(
     paths: Sequence[Path], size: int | None, label: str = "reading images", progress: bool | None = None
 ) -> Decoded:
     """Decode files in parallel, in their order; all have one size, the one given or that of the first."""
-
-    def read(path: Path) -> NDArray[np.uint8] | str:
-        try:
-            return decode_file(path, size)
-        except (OSError, ValueError) as error:
-            return " ".join(str(error).replace(f"'{path}'", "").split()) or type(error).__name__
-
     images: NDArray[np.uint8] | None = None
     good, broken = np.zeros(len(paths), bool), {}
-    with bar(label, len(paths), progress) as advance, _threads() as threads:
-        for k, (path, found) in enumerate(zip(paths, threads.map(read, paths), strict=True)):
-            advance(1)
+    count = 0
+    with bar(label, len(paths), progress) as advance, closing(_decode(paths, size)) as decoded:
+        for k, (path, found) in enumerate(zip(paths, decoded, strict=True)):
+            if k % 100 == 99:
+                advance(100)
             if isinstance(found, str):
                 broken[str(path)] = found
                 continue
@@ -89,6 +76,7 @@ def decode_files(
             if found.shape != images.shape[1:]:
                 sizes = " and ".join(f"{shape[0]} x {shape[1]}" for shape in (found.shape, images.shape[1:]))
                 raise OtherSize(f"{path} differs in size from others ({sizes}): add size=64, or another side")
-            images[good.sum()] = found
+            images[count] = found
             good[k] = True
-    return Decoded(np.zeros((0, 0, 0, 3), np.uint8) if images is None else images[: good.sum()], good, broken)
+            count += 1
+    return Decoded(np.zeros((0, 0, 0, 3), np.uint8) if images is None else images[:count], good, broken)

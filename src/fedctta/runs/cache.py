@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from fedctta.core.network import Network
+from fedctta.data.corrupted import SETS
 from fedctta.data.masked import AnyDomains
 from fedctta.data.public_sets import PUBLIC
-from fedctta.models import USUAL, model_for
+from fedctta.models import ARCHITECTURES, USUAL, model_for
 from fedctta.models.source import Source
 from fedctta.runs.datasets import data_keys, load_data
 from fedctta.runs.settings import Experiment
@@ -34,7 +35,14 @@ class Cache:
         self._hashed: tuple[AnyDomains, bytes] | None = None
 
     def data(self, experiment: Experiment) -> AnyDomains:
-        """Return the data of an experiment; of a public set without the images its model was trained on."""
+        """Return the data of an experiment; of a public set without the images its model was trained on.
+
+        A corrupted set may have to be fetched and made for minutes: weights that are missing are told before that.
+        """
+        model = model_for(experiment.dataset, experiment.model)
+        dense = model in ARCHITECTURES and ARCHITECTURES[model].dense  # refused when the data are known
+        if experiment.dataset in SETS and not self.objects and not dense:
+            self.source(experiment, model)
         return self._load_data(*data_keys(experiment), self._trained(experiment))
 
     def _trained(self, experiment: Experiment) -> tuple[str, ...]:

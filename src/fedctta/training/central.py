@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from fedctta.errors import UserError
 from fedctta.models.inputs import as_tensor, read_batch, to_input
 from fedctta.training.batches import draw_batches
-from fedctta.training.recipe import Recipe, learning_rate
+from fedctta.training.compiled import compile_network
+from fedctta.training.pairs import draw_pairings, mix_pairs
+from fedctta.training.recipe import Recipe, learning_rate, side_of
 
 OnProgress = Callable[[int, int, float], None]
 """Called after every epoch with the epochs done, the epochs in all, and the mean loss of the last one."""
@@ -34,24 +36,27 @@ def train(
     on_progress: OnProgress | None = None,
     *,
     bf16: bool = False,
+    compiled: bool = False,
 ) -> nn.Module:
     """Train `module` in place on uint8 images [n, H, W, 3], or on series; return it on `device`, in evaluation mode.
 
     The same module, data, recipe and device give the same weights. `bf16` is for speed on CUDA: it computes in
     bfloat16 where torch's autocast deems it safe and takes the kernels that run fastest, whatever the order they add
-    in, so that weights then repeat only nearly.
+    in, so that weights then repeat only nearly. `compiled` lets torch compile the network first, for each size of
+    images: half a minute that long trainings earn back.
     """
     device = torch.device(device)
     check_pairs(images, labels)
-    if images.ndim == SERIES and recipe.augment != "none":
-        raise UserError(f"recipe: augment={recipe.augment} is for images: use augment=none for series")
+    if images.ndim == SERIES:
+        check_for_series(recipe)
     pixels, targets = as_tensor(images).to(device), as_tensor(labels).to(device, torch.int64)
     module.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     optimizer = make_optimizer(module, recipe, fused=device.type == "cuda")
     generator = torch.Generator().manual_seed(recipe.seed)
+    network = compile_network(module) if compiled else module
     with torch.backends.cudnn.flags(enabled=True, benchmark=bf16, deterministic=not bf16):
         for epoch in range(recipe.epochs):
-            mean = train_epoch(module, pixels, targets, recipe, optimizer, generator, epoch, bf16)
+            mean = train_epoch(network, pixels, targets, recipe, optimizer, generator, epoch, bf16)
             if not math.isfinite(mean):
                 raise UserError(f"training diverged in epoch {epoch + 1} (loss {mean}): lower the recipe's lr")
             if on_progress is not None:
@@ -60,7 +65,7 @@ def train(
 
 
 def train_epoch(
-    module: nn.Module,
+    module: Callable[[Tensor], Tensor],
     pixels: Tensor,
     targets: Tensor,
     recipe: Recipe,
@@ -72,13 +77,18 @@ def train_epoch(
     """Train for epoch number `epoch` of `recipe.epochs` on tensors of the module's device; return the mean loss."""
     size = min(recipe.batch, len(pixels))
     steps = len(pixels) // size
+    side = side_of(recipe, pixels.shape[1], epoch / recipe.epochs) if pixels.ndim > SERIES else None
+    pairings = draw_pairings(steps, recipe.pairs, generator)
     total = torch.zeros((), device=pixels.device)
-    for step, (x, index) in enumerate(draw_batches(pixels, size, recipe, generator)):
+    for step, (x, index) in enumerate(draw_batches(pixels, size, recipe, generator, side)):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(recipe, (epoch + step / steps) / recipe.epochs)
+        x, share = mix_pairs(x, pairings[step])
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=bf16):
-            logits = module(x)
-        loss = compute_loss(logits.float(), targets[index], recipe)
+            logits = module(x).float()
+        loss = compute_loss(logits, targets[index], recipe)
+        if share < 1:
+            loss = share * loss + (1 - share) * compute_loss(logits, targets[index].roll(1, 0), recipe)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -117,6 +127,14 @@ def check_pairs(images: NDArray[Any] | Tensor, labels: NDArray[Any] | Tensor) ->
         raise UserError(f"{len(images)} images and {len(labels)} labels: give as many of each, at least one")
     if images.ndim != SERIES or images.dtype not in (np.float32, torch.float32):
         to_input(images[:1])  # refuses what is not uint8 [n, H, W, 3]
+
+
+def check_for_series(recipe: Recipe) -> None:
+    """Refuse what a recipe does to images only."""
+    if recipe.augment != "none":
+        raise UserError(f"recipe: augment={recipe.augment} is for images: use augment=none for series")
+    if recipe.pairs or recipe.start_size < 1:
+        raise UserError("recipe: pairs and start_size are for images: leave them out for series")
 
 
 def make_optimizer(module: nn.Module, recipe: Recipe, fused: bool) -> torch.optim.Optimizer:

@@ -38,8 +38,10 @@ def train_dense(
     in evaluation mode. The same module, data, recipe and device give the same weights.
     """
     device = torch.device(device)
-    if recipe.augment == "augmix":
-        raise UserError("recipe: augmix moves pixels away from their labels: use augment=crop+flip or none")
+    if recipe.augment not in ("crop+flip", "none"):
+        raise UserError(f"recipe: {recipe.augment} moves pixels away from their labels: use augment=crop+flip or none")
+    if recipe.pairs or recipe.start_size < 1:
+        raise UserError("recipe: pairs and start_size are for one class an image: leave them out for masks")
     _check(images, masks)
     # One array of both, so that they move together. Masks are stored as 1 + class: what a crop pads with 0, and
     # 255 + 1 = 0 in a byte, are then both "ignored".

@@ -19,7 +19,7 @@ from fedctta.models.zoo import FEDERATIONS, cached_path, variant, weights_of
 from fedctta.registry import parameter_types, read, read_names
 from fedctta.training.dense import DENSE_RECIPE
 from fedctta.training.federated import FederatedRecipe
-from fedctta.training.recipe import BY_MODEL, FINE_TUNE, RECIPES, STEPS, Recipe
+from fedctta.training.recipe import FINE_TUNE, RECIPES, STEPS, Recipe, usual_recipe
 from fedctta.training.starting_weights import STARTS
 
 PLAIN_KEYS = {
@@ -29,6 +29,7 @@ PLAIN_KEYS = {
     "federation": "none",
     "device": "auto",
     "precision": "float32",
+    "compile": False,
     "folder": None,
     "layout": "auto",
     "size": None,
@@ -51,6 +52,7 @@ class Plan:
     method: str  # how source clients train together, "none" if there are none
     federation: FederatedRecipe | None
     precision: str
+    compiled: bool
     device: torch.device
     path: Path
     folder: Path | None
@@ -104,7 +106,7 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
     if plain["out"] is None and weights_of(model) != model:
         raise UserError(f"{model} takes the weights of {weights_of(model)}: train that one, or give out=PATH")
     tunes = model in STARTS and dataset in PUBLIC and "recipe" not in values
-    by_model = BY_MODEL.get(model) if plain["recipe"] == "standard" else None
+    by_model = usual_recipe(model, dataset) if plain["recipe"] == "standard" else None
     by_data = DENSE_RECIPE if is_dense(dataset) else SERIES if is_series(dataset) else by_model
     usual = FINE_TUNE if tunes else by_data
     recipe, federation = _read_recipe(values, usual), _read_federation(values)
@@ -118,6 +120,7 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
         method=method,
         federation=federation,
         precision=str(plain["precision"]),
+        compiled=_read_compile(plain),
         device=choose_device(str(plain["device"])),
         path=_choose_path(plain["out"], model, dataset, name_weights(train, str(plain["recipe"]), method)),
         folder=None if plain["folder"] is None else Path(str(plain["folder"])),
@@ -160,9 +163,17 @@ def _read_watch(plain: Mapping[str, Any]) -> int:
     return watch
 
 
+def _read_compile(plain: Mapping[str, Any]) -> bool:
+    """Return whether torch compiles the network."""
+    compiled: bool = read(plain["compile"], bool, "compile")
+    if compiled and plain["federation"] != "none":
+        raise UserError(f"compile is for training in one place: drop it with federation={plain['federation']}")
+    return compiled
+
+
 def _check_dense(plain: Mapping[str, Any]) -> None:
     """Refuse what has no effect where every pixel has a class."""
-    for key in ("recipe", "federation", "precision", "watch"):
+    for key in ("recipe", "federation", "precision", "compile", "watch"):
         if plain[key] != PLAIN_KEYS[key]:
             raise UserError(f"{key}={plain[key]} is for data with one class an image: drop it with {plain['dataset']}")
 

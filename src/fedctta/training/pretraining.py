@@ -39,7 +39,8 @@ def pretrain(
 ) -> tuple[Path, dict[str, Any]]:
     """Train the model described by `values` and return the path of its weights and its card.
 
-    Keys: model, dataset, recipe (a named one), device, precision (bf16 trains faster on CUDA), folder (where the data
+    Keys: model, dataset, recipe (a named one), device, precision (bf16 trains faster on CUDA), compile (true: torch
+    compiles the network first), folder (where the data
     are), out (the weights' path; by default the cache, where `weights=auto` finds them), and every field of the recipe
     (epochs, lr, seed, ...) to change it. With federation=fedavg source clients train together, and the fields of
     `FederatedRecipe` (source_clients, rounds, local_epochs, skew, memory) tell how; unless batch is given, clients
@@ -117,7 +118,7 @@ def _train(module: nn.Module, images: Images, plan: Plan, on_progress: OnProgres
     """Train in place: by one alone, or by source clients together."""
     data, bf16 = (images.images, images.labels), plan.precision == "bf16"
     if plan.federation is None:
-        train(module, *data, plan.recipe, plan.device, on_progress, bf16=bf16)
+        train(module, *data, plan.recipe, plan.device, on_progress, bf16=bf16, compiled=plan.compiled)
     else:
         train_federated(module, *data, plan.recipe, plan.federation, plan.device, on_progress, bf16=bf16)
 

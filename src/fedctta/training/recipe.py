@@ -10,13 +10,18 @@ from fedctta.errors import UserError, unknown
 WARM_UP = 0.2
 """The share of one-cycle training in which the learning rate rises."""
 
+GROWTH, STEP = 0.8, 8
+"""The share of training in which images that start small grow, and by how many pixels at a time."""
+
 
 @dataclass(frozen=True)
 class Recipe:
     """How a network is trained.
 
     `augment="augmix"` crops, flips, and then mixes (see `augmix`); `consistency` is the weight of the Jensen-Shannon
-    divergence between a clean view and two mixed ones, 0 for learning from a single mixed view.
+    divergence between a clean view and two mixed ones, 0 for learning from a single mixed view. `augment="resized"`
+    enlarges a random part of every image and flips it. `pairs` is the share of batches whose images are mixed in pairs
+    (see `pairs`). `start_size` is the side of the first images as a share of their own: `side_of`.
     """
 
     epochs: int = 60
@@ -29,6 +34,8 @@ class Recipe:
     augment: str = "crop+flip"
     label_smoothing: float = 0.0
     consistency: float = 0.0
+    pairs: float = 0.0
+    start_size: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -45,12 +52,18 @@ class Recipe:
             raise UserError(f"recipe: consistency is {self.consistency}: give 0 or a number above")
         if self.consistency and self.augment != "augmix":
             raise UserError("recipe: consistency compares mixed views: add augment=augmix, or leave it 0")
+        if not 0 <= self.pairs <= 1:
+            raise UserError(f"recipe: pairs is {self.pairs}: give a share of the batches in [0, 1]")
+        if self.pairs and self.consistency:
+            raise UserError("recipe: pairs have no view of their own to compare: leave consistency 0, or pairs")
+        if not 0 < self.start_size <= 1:
+            raise UserError(f"recipe: start_size is {self.start_size}: give a share of the side in (0, 1]")
 
 
 _CHOICES = {
     "optimizer": ("sgd", "adam", "adamw"),
     "schedule": ("onecycle", "cosine", "constant"),
-    "augment": ("crop+flip", "augmix", "none"),
+    "augment": ("crop+flip", "resized", "augmix", "none"),
 }
 
 
@@ -88,6 +101,33 @@ BY_MODEL = {
     "convnext-atto": LAYER_NORM,
 }
 """Standard recipes of models that do not take the usual one."""
+
+
+TINY = Recipe(epochs=30, label_smoothing=0.1, augment="resized", start_size=0.5)
+TINY_LAYER_NORM = replace(LAYER_NORM, epochs=60, augment="resized", pairs=0.5)
+"""For the 100,000 images of 64 pixels of Tiny ImageNet: models with BatchNorm, and others."""
+
+
+def usual_recipe(model: str, dataset: str) -> Recipe | None:
+    """Return the standard recipe of a model for a data set where it is not `RECIPES["standard"]`."""
+    if dataset == "tiny-imagenet":
+        return TINY_LAYER_NORM if BY_MODEL.get(model) == LAYER_NORM else TINY
+    return BY_MODEL.get(model)
+
+
+def side_of(recipe: Recipe, side: int, done: float) -> int:
+    """Return the side of the images, in pixels, when a share `done` in [0, 1) of training is behind.
+
+    It grows from `start_size * side` to `side` over the first `GROWTH` of training, in steps of `STEP` pixels: early
+    epochs learn as much from small images, in less time.
+
+    >>> [side_of(Recipe(start_size=0.5), 64, done) for done in (0, 0.2, 0.5, 0.79, 0.8)]
+    [32, 40, 48, 56, 64]
+    """
+    if done >= GROWTH or recipe.start_size == 1:
+        return side
+    share = recipe.start_size + (1 - recipe.start_size) * done / GROWTH
+    return max(min(STEP, side), int(share * side) // STEP * STEP)
 
 
 def learning_rate(recipe: Recipe, done: float) -> float:
