@@ -219,8 +219,8 @@ class Network:
         return self.has_features
 
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-        """Convolve as the layer does, on a GPU in a way that is fast for the client's own kernels."""
-        if not x.is_cuda or name not in self._pass.own:
+        """Convolve as the layer does, in a way that is fast for the client's own kernels."""
+        if name not in self._pass.own:
             plain: Tensor = nn.Conv2d._conv_forward(layer, x, kernel, bias)
             return plain
         y = convolve(x, kernel, Form(layer.stride, layer.padding, layer.dilation, layer.groups))  # type: ignore[arg-type]
