@@ -32,9 +32,9 @@ from fedctta.core.convolution import Form, convolve
 from fedctta.core.moments import SHORT
 from fedctta.core.norm_layers import (
     Intercept,
+    batch_norm,
     global_average,
     keeps_statistics,
-    normalise,
     normalises,
     overrides_forward,
     run_group_norm,
@@ -134,12 +134,12 @@ class Network:
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
         used = self._use(name, layer, x)
-        return normalise(x, used.mean, torch.rsqrt(used.var + layer.eps), layer.weight, layer.bias)
+        return batch_norm(x, used.mean, used.var, layer.weight, layer.bias, layer.eps)
 
     def _derived_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Run a layer derived from BatchNorm with the statistics that the rule gives; the rest is as it is."""
 
-        def batch_norm(
+        def given_norm(
             y: Tensor,
             running_mean: Tensor | None,
             running_var: Tensor | None,
@@ -150,9 +150,9 @@ class Network:
             eps: float = 1e-5,
         ) -> Tensor:
             used = self._use(name, layer, y)
-            return normalise(y, used.mean, torch.rsqrt(used.var + eps), weight, bias)
+            return batch_norm(y, used.mean, used.var, weight, bias, eps)
 
-        with Intercept(F.batch_norm, batch_norm) as seen:
+        with Intercept(F.batch_norm, given_norm) as seen:
             y: Tensor = type(layer).forward(layer, x)
         if not seen.calls:
             raise UserError(
