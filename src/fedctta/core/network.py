@@ -41,6 +41,7 @@ from fedctta.core.norm_layers import (
 )
 from fedctta.core.norms import NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
+from fedctta.core.packed_kernels import PackedKernels
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -91,7 +92,7 @@ class Network:
         output: PickLogits = pick_logits,
     ) -> None:
         self.dense, self.bf16, self.output = dense, bf16, output
-        self._pass = _Pass()
+        self._pass, self._packed = _Pass(), PackedKernels()
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         _put_channels_last(self._module)
         layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
@@ -221,8 +222,7 @@ class Network:
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve as the layer does, in a way that is fast for the client's own kernels."""
         if name not in self._pass.own:
-            plain: Tensor = nn.Conv2d._conv_forward(layer, x, kernel, bias)
-            return plain
+            return self._packed.convolve(name, layer, x, kernel, bias)
         y = convolve(x, kernel, Form(layer.stride, layer.padding, layer.dilation, layer.groups))  # type: ignore[arg-type]
         return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
 
