@@ -295,6 +295,18 @@ def test_mixing_keeps_the_order_in_memory(order, seed):
     torch.testing.assert_close(mixed, mix(weights, {"a": rows})["a"])
 
 
+def test_one_model_for_all_is_stored_once():
+    rows = torch.randn(3, 2, 4, 3, 3).movedim(2, -1).contiguous().movedim(-1, 2)
+    shares = torch.tensor([0.2, 0.3, 0.5])
+    mixed = mix(shares.expand(3, 3), {"a": rows})["a"]
+    assert mixed.stride(0) == 0
+    assert mixed[0].stride() == rows[0].stride()
+    torch.testing.assert_close(mixed[2], torch.einsum("n,nabcd->abcd", shares, rows))
+    apart = mix(torch.stack([shares, shares, shares.flip(0)]), {"a": rows})["a"]
+    torch.testing.assert_close(apart[:2], mixed[:2])
+    torch.testing.assert_close(apart[2], torch.einsum("n,nabcd->abcd", shares.flip(0), rows))
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.integers(0, 10))
 def test_restriction_equals_a_softmax_over_those_present(active, seed):
     present = torch.tensor(active)

@@ -67,7 +67,7 @@ def test_vmap_takes_as_many_clients_at_once_as_are_good():
         return choose_lift("auto", network, client, batch).__name__
 
     assert chosen(norms, 10) == "by_vmap_50_clients_at_a_time"
-    assert chosen(everything, 10) == "by_vmap_10_clients_at_a_time"
+    assert chosen(everything, 10) == "by_vmap_20_clients_at_a_time"
     assert chosen(everything, 200) == "by_vmap_1_clients_at_a_time"
     assert choose_lift("loop", network, norms, 10) is by_loop
     assert choose_lift("auto", network, norms, 10, fit=7).__name__ == "by_vmap_7_clients_at_a_time"

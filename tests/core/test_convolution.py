@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from fedctta.core import convolution
 from fedctta.core.clients import Client, by_vmap, stack
 from fedctta.core.convolution import NARROW, Form, convolve
 from fedctta.core.network import Network
@@ -26,10 +29,20 @@ def gradients(function, x, kernel):
 
 
 def compare(x, kernel, form):
-    """Vmapped, with a kernel for every client, against torch's own convolution of each."""
+    """Vmapped, with a kernel for every client, against torch's own convolution of each: as on a GPU, and on a CPU."""
+    for one_by_one in (False, True):
+        with patch.object(convolution, "_one_by_one", lambda x, answer=one_by_one: answer):
+            compare_one_way(x, kernel, form)
+
+
+def compare_one_way(x, kernel, form):
     (of_kernel, of_x), y = torch.func.vmap(lambda x, k: gradients(lambda x, k: convolve(x, k, form), x, k))(x, kernel)
+
+    def plain(x, kernel):
+        return F.conv2d(x, kernel, None, *form.window, form.groups)
+
     for i in range(len(x)):
-        (one_kernel, one_x), one = gradients(lambda x, k: F.conv2d(x, k, None, *form), x[i], kernel[i])
+        (one_kernel, one_x), one = gradients(plain, x[i], kernel[i])
         torch.testing.assert_close(y[i], one)
         torch.testing.assert_close(of_x[i], one_x)
         torch.testing.assert_close(of_kernel[i], one_kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.core.moments import moments
+from fedctta.core.moments import LARGE, moments
 
 OVER = [(0, 2, 3), (2, 3), (0,)]
 
@@ -37,3 +37,18 @@ def test_short_numbers_are_summed_in_full(over):
     assert mean.dtype == var.dtype == torch.float32
     torch.testing.assert_close(mean.double(), expected_mean, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(var.double(), expected_var, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [4, 160])  # all clients at once, and one after another
+@pytest.mark.parametrize("graded", [False, True])
+def test_clients_on_their_own_and_together(size, graded):
+    x = 3 + torch.randn(3, 2, size, size, 5, generator=torch.Generator().manual_seed(0)).movedim(-1, 2)
+    assert (x[0].numel() >= LARGE) == (size > 4)
+    with torch.set_grad_enabled(graded):
+        mean, var = torch.func.vmap(lambda one: moments(one, (0, 2, 3)))(x)
+        alone = [moments(one, (0, 2, 3)) for one in x]
+    expected_var, expected_mean = torch.var_mean(x.double(), dim=(1, 3, 4), correction=0)
+    for found in (mean, torch.stack([one for one, _ in alone])):
+        torch.testing.assert_close(found.double(), expected_mean, atol=1e-6, rtol=2e-5)
+    for found in (var, torch.stack([one for _, one in alone])):
+        torch.testing.assert_close(found.double(), expected_var, atol=1e-6, rtol=2e-5)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedctta.core.network import Network
+from fedctta.core.norm_layers import batch_norm
 from fedctta.core.norms import refreshed
 from fedctta.errors import UserError
 
@@ -138,3 +139,17 @@ def test_other_norms_give_what_torch_gives_vmapped_too(kind, order):
 def test_group_norm_takes_inputs_of_any_number_of_axes(shape):
     norm, x = scattered(nn.GroupNorm(2, 6)), torch.randn(shape, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(Network(norm)({}, x).logits, norm(x))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_statistics_of_one_client_and_of_several_normalise_alike(affine):
+    x, mean, var = torch.randn(2, 4, 3, 5, 5), torch.randn(2, 3), torch.rand(2, 3) + 0.5
+    weight, bias = (torch.randn(3), torch.randn(3)) if affine else (None, None)
+    together = torch.func.vmap(lambda x, m, v: batch_norm(x, m, v, weight, bias, 1e-5))(x, mean, var)
+    of_one_batch = torch.func.vmap(lambda m, v: batch_norm(x[0], m, v, weight, bias, 1e-5))(mean, var)
+    for i in range(2):
+        with torch.no_grad():
+            alone = batch_norm(x[i], mean[i], var[i], weight, bias, 1e-5)
+            torch.testing.assert_close(of_one_batch[i], batch_norm(x[0], mean[i], var[i], weight, bias, 1e-5))
+        torch.testing.assert_close(alone, F.batch_norm(x[i], mean[i], var[i], weight, bias))
+        torch.testing.assert_close(together[i], alone)

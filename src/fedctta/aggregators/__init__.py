@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -209,11 +209,21 @@ def mix(weights: Mixing, own: Tensors) -> Tensors:
 def _mixed(weights: Weights, tensor: Tensor) -> Tensor:
     if not tensor.numel():
         return tensor
+    if _for_all(weights):  # one model, which everybody receives, is computed and stored once
+        return _mixed(weights[:1], tensor).expand_as(tensor)
     if not row_by_row(tensor):
-        return (weights @ tensor.reshape(len(tensor), -1)).view_as(tensor)
+        return (weights @ tensor.reshape(len(tensor), -1)).view(-1, *tensor.shape[1:])
     # Rows in their memory order, so that neither they nor the result have to be copied.
     flat = tensor.as_strided((len(tensor), tensor[0].numel()), (tensor.stride(0), 1))
-    return (weights @ flat).as_strided(tensor.shape, tensor.stride())
+    mixed = weights @ flat
+    return mixed.as_strided((len(mixed), *tensor.shape[1:]), tensor.stride())
+
+
+def _for_all(weights: Weights) -> TypeGuard[Tensor]:
+    """Whether several clients receive the same; a GPU is not asked, which would have to be waited for."""
+    if not isinstance(weights, Tensor) or weights.is_cuda or len(weights) < 2:
+        return False
+    return torch.equal(weights, weights[:1].expand_as(weights))
 
 
 def of_tensor(weights: Mixing, name: str) -> Weights:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fedctta.books.rows import Scale
 from fedctta.core.norms import NormRule, Statistics, batch_statistics
-from fedctta.core.tensors import is_lone
 
 LEAST = 1e-4  # of the source's variance: noise and rounding may carry a variance below zero
 
@@ -44,7 +43,7 @@ def normalise_with(scale: Scale, blend: Blend) -> NormRule:
     def rule(name: str, x: Tensor, source: Statistics) -> tuple[Statistics, Statistics]:
         """With d = m - source mean: s z + B c d and s^2 e + B c (v + d^2 - source var), in few operations."""
         shift, rest, least = by_name[name]
-        batch = _measure(x)
+        batch = batch_statistics(x)
         apart = batch.mean - source.mean
         first = torch.addcmul(shift, apart, b)
         var = torch.addcmul(rest, torch.addcmul(batch.var, apart, apart), b)
@@ -52,10 +51,3 @@ def normalise_with(scale: Scale, blend: Blend) -> NormRule:
         return Statistics(source.mean + first, var), batch
 
     return rule
-
-
-def _measure(x: Tensor) -> Statistics:
-    """Return the batch's statistics, by torch's own fused pass where there is one: without vmap, gradients and GPU."""
-    if x.dtype != torch.float32 or torch.is_grad_enabled() or not is_lone(x):
-        return batch_statistics(x)
-    return Statistics(*torch.batch_norm_update_stats(x, None, None, 0.0))

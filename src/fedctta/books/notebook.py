@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from fedctta.books.recognition import Looks, Recogniser
 from fedctta.books.rows import Layout
 from fedctta.core.appearance import ALONE, NUMBERS
+from fedctta.core.lone import is_lone
 from fedctta.core.network import Tensors
 from fedctta.core.randomness import name_of
-from fedctta.core.tensors import is_lone, may_hold
+from fedctta.core.tensors import may_hold
 
 HEED = 0.05  # beliefs below this change nothing
 TWINS = 100  # images from which on two domains are compared with each other

@@ -8,27 +8,37 @@ all clients at once,
     few and narrow groups    are laid out as one kernel, with zeros between the groups,
     all others               have a group for each client.
 
-Activations of all clients stay in one order of memory, [B, H, W, N, C], so that nothing is transposed on the way.
+Activations of all clients stay in one order of memory, [B, H, W, N, C], so that nothing is transposed on the way. On a
+CPU all of this is slower than a loop over clients (`cpu_convolution`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedctta.core.cpu_convolution import convolve_each, each_gradient
+
 NARROW, FEW = 32, 8  # channels in a group, and groups, up to which zeros between groups cost less than the groups
 
 
-class Form(NamedTuple):
-    """All of a convolution but its tensors."""
+@dataclass(frozen=True)
+class Form:
+    """All of a convolution but its tensors; no tuple, whose parts `torch.func` would look for tensors."""
 
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
     groups: int
+
+    @property
+    def window(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Stride, padding and dilation, in the order of torch's arguments."""
+        return self.stride, self.padding, self.dilation
 
     def pointwise(self, kernel: Tensor) -> bool:
         """Whether an output sees a single pixel, in a single group."""
@@ -52,7 +62,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
-        return F.conv2d(x, kernel, None, *form)
+        return F.conv2d(x, kernel, None, *form.window, form.groups)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -76,11 +86,13 @@ class _Many(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
+        if _one_by_one(x):
+            return convolve_each(x, kernel, form)
         if form.pointwise(kernel):
             seen = _strided(x, form)
             return _products(_rows(seen), kernel.flatten(2).mT, seen)
         whole, groups = _side_by_side_kernels(kernel, form)
-        return _apart(F.conv2d(_side_by_side(x), whole, None, *form[:3], groups), len(x))
+        return _apart(F.conv2d(_side_by_side(x), whole, None, *form.window, groups), len(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -104,6 +116,9 @@ class _Gradients(torch.autograd.Function):
     def forward(
         gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor]:
+        if _one_by_one(x):
+            of_x, of_kernel = _of_each(gradient[None], x[None], kernel[None], form, wanted)
+            return of_x[0], of_kernel[0]
         return _backward(gradient, x, kernel, form, form.groups, wanted)
 
     @staticmethod
@@ -125,6 +140,8 @@ class _ManyGradients(torch.autograd.Function):
     def forward(
         gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor]:
+        if _one_by_one(x):
+            return _of_each(gradient, x, kernel, form, wanted)
         of_x = of_kernel = gradient.new_zeros(len(x), 0)
         if form.pointwise(kernel):
             rows, seen = _rows(gradient), _strided(x, form)
@@ -169,10 +186,24 @@ def _wanted(ctx: Any, of: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor 
     return of_x if wanted[0] else None, of_kernel if wanted[1] else None, None
 
 
+def _one_by_one(x: Tensor) -> bool:
+    """Whether clients are best convolved one after another."""
+    return not x.is_cuda
+
+
+def _of_each(
+    gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: tuple[bool, bool]
+) -> tuple[Tensor, Tensor]:
+    def backward(gradient: Tensor, x: Tensor, kernel: Tensor, wanted: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
+        return _backward(gradient, x, kernel, form, form.groups, wanted)
+
+    return each_gradient(gradient, x, kernel, form, wanted, backward)
+
+
 def _backward(
     gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, groups: int, wanted: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
-    fixed = (None, *(list(part) for part in form[:3]), False, [0, 0], groups, [*wanted, False])
+    fixed = (None, *(list(part) for part in form.window), False, [0, 0], groups, [*wanted, False])
     of_x, of_kernel, _ = torch.ops.aten.convolution_backward(gradient, x, kernel, *fixed)
     nothing = gradient.new_zeros(0)
     return of_x if wanted[0] else nothing, of_kernel if wanted[1] else nothing

@@ -32,15 +32,16 @@ from fedctta.core.convolution import Form, convolve
 from fedctta.core.moments import SHORT
 from fedctta.core.norm_layers import (
     Intercept,
+    batch_norm,
     global_average,
     keeps_statistics,
-    normalise,
     normalises,
     overrides_forward,
     run_group_norm,
 )
 from fedctta.core.norms import NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
+from fedctta.core.packed_kernels import PackedKernels
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -91,7 +92,7 @@ class Network:
         output: PickLogits = pick_logits,
     ) -> None:
         self.dense, self.bf16, self.output = dense, bf16, output
-        self._pass = _Pass()
+        self._pass, self._packed = _Pass(), PackedKernels()
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         _put_channels_last(self._module)
         layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
@@ -134,12 +135,12 @@ class Network:
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
         used = self._use(name, layer, x)
-        return normalise(x, used.mean, torch.rsqrt(used.var + layer.eps), layer.weight, layer.bias)
+        return batch_norm(x, used.mean, used.var, layer.weight, layer.bias, layer.eps)
 
     def _derived_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Run a layer derived from BatchNorm with the statistics that the rule gives; the rest is as it is."""
 
-        def batch_norm(
+        def given_norm(
             y: Tensor,
             running_mean: Tensor | None,
             running_var: Tensor | None,
@@ -150,9 +151,9 @@ class Network:
             eps: float = 1e-5,
         ) -> Tensor:
             used = self._use(name, layer, y)
-            return normalise(y, used.mean, torch.rsqrt(used.var + eps), weight, bias)
+            return batch_norm(y, used.mean, used.var, weight, bias, eps)
 
-        with Intercept(F.batch_norm, batch_norm) as seen:
+        with Intercept(F.batch_norm, given_norm) as seen:
             y: Tensor = type(layer).forward(layer, x)
         if not seen.calls:
             raise UserError(
@@ -219,10 +220,9 @@ class Network:
         return self.has_features
 
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-        """Convolve as the layer does, on a GPU in a way that is fast for the client's own kernels."""
-        if not x.is_cuda or name not in self._pass.own:
-            plain: Tensor = nn.Conv2d._conv_forward(layer, x, kernel, bias)
-            return plain
+        """Convolve as the layer does, in a way that is fast for the client's own kernels."""
+        if name not in self._pass.own:
+            return self._packed.convolve(name, layer, x, kernel, bias)
         y = convolve(x, kernel, Form(layer.stride, layer.padding, layer.dilation, layer.groups))  # type: ignore[arg-type]
         return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from fedctta.core.lone import is_lone
 from fedctta.core.moments import moments
 
 # Names of layers that normalise, in libraries that derive theirs from `nn.Module`
@@ -61,6 +62,14 @@ def normalise(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bia
     shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
     over = (*scale.shape, *[1] * (x.dim() - 2))
     return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
+
+
+def batch_norm(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Normalise with given statistics; of one client on a CPU, without a gradient, in torch's one pass."""
+    alone = all(is_lone(tensor) for tensor in (x, mean, var, weight, bias) if tensor is not None)
+    if alone and mean.dim() == 1 and x.dtype == mean.dtype and not torch.is_grad_enabled():
+        return torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False)
+    return normalise(x, mean, torch.rsqrt(var + eps), weight, bias)
 
 
 def group_norm(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedctta.core.lone import is_lone
 from fedctta.core.network import Tensors
 
 
@@ -30,15 +31,6 @@ def only(names: Iterable[str], tensors: Tensors) -> Tensors:
 def choose(condition: Tensor, new: Tensors, old: Tensors) -> Tensors:
     """Return `new` where the condition (one truth value per client) holds and `old` elsewhere: a branch for vmap."""
     return {name: torch.where(condition, tensor, old[name]) for name, tensor in new.items()}
-
-
-def is_lone(tensor: Tensor) -> bool:
-    """Whether a tensor is one client's, on a CPU: its values can be asked for at no cost.
-
-    Inside vmap it is that of several clients, which may differ, and to ask a GPU is to wait for it: compute both ways
-    there, and choose with `torch.where`.
-    """
-    return not (tensor.is_cuda or torch._C._functorch.is_batchedtensor(tensor))
 
 
 def may_hold(condition: Tensor) -> bool:
