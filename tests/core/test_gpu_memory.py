@@ -43,7 +43,7 @@ def test_workspaces_are_forgotten_before_and_after_a_capture(monkeypatch):
     monkeypatch.setattr(gpu_memory, "_forget_workspaces", lambda: order.append("forgotten"))
 
     class Capture:
-        def __init__(self, graph, stream):
+        def __init__(self, graph, pool, stream):
             order.append(graph)
 
         def __enter__(self):

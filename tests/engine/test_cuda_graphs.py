@@ -13,6 +13,7 @@ from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.core.clients import Client, choose_lift
 from fedctta.core.network import Network
+from fedctta.engine.captured_lift import CapturedLift
 from fedctta.engine.cuda_graphs import alike, near, write_over
 from fedctta.engine.rounds import Federation, State
 from fedctta.engine.simulation import simulate
@@ -181,6 +182,22 @@ def test_rounds_in_which_clients_are_missing_are_played_as_ever(tiny_module, mak
     as_ever, replayed = both(tiny_module, stream)
     assert_same(as_ever, replayed)
     assert replayed.replayed < len(stream)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("adapter", "aggregator"), [("recall", "recall"), ("recall", "local"), ("tent", "cfl")])
+def test_rounds_in_which_the_host_decides_are_replayed_in_parts(adapter, aggregator, tiny_module, stream, monkeypatch):
+    captured, capture = [], CapturedLift._capture
+
+    def spy(self, lifted, leaves, taken):
+        captured.append(capture(self, lifted, leaves, taken))
+        return captured[-1]
+
+    monkeypatch.setattr(CapturedLift, "_capture", spy)
+    as_ever, replayed = both(tiny_module, stream, adapter, aggregator)
+    assert_same(as_ever, replayed)
+    assert replayed.replayed == 0
+    assert any(found is not None for found in captured)
 
 
 @pytest.mark.gpu

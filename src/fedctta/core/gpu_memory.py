@@ -14,7 +14,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -44,11 +44,16 @@ def release_memory(device: torch.device) -> None:
 
 
 @contextmanager
-def capture_graph(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream | None = None) -> Iterator[None]:
-    """Capture what is computed within, as `torch.cuda.graph` does, with a workspace of cuBLAS in the graph's pool."""
+def capture_graph(
+    graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream | None = None, pool: Any = None
+) -> Iterator[None]:
+    """Capture what is computed within, as `torch.cuda.graph` does, with a workspace of cuBLAS in the graph's pool.
+
+    Graphs that are replayed in turns, and whose results are copied at once, may share a `pool`.
+    """
     _forget_workspaces()
     try:
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
             yield
     finally:
         _forget_workspaces()

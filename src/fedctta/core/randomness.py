@@ -59,7 +59,7 @@ def name_of(key: Tensor, number: Tensor) -> Tensor:
 def uniform(key: Tensor, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
     """Return float32 numbers in [low, high), of this shape for every key."""
     bits = _hash(torch.arange(math.prod(shape), device=key.device) + key.unsqueeze(-1))
-    numbers = (bits >> 8).float().mul(2.0**-24).reshape(*key.shape, *shape)
+    numbers = (bits >> 8).float().mul(2.0**-24).reshape((*key.shape, *shape))
     return numbers if (low, high) == (0, 1) else low + (high - low) * numbers
 
 

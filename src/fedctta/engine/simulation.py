@@ -6,11 +6,13 @@ An interrupted run continues to the same numbers as an unbroken one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from fedctta.engine.captured_lift import CapturedLift
 from fedctta.engine.checkpoint import postponed_interrupt
 from fedctta.engine.cuda_graphs import RoundGraphs
 from fedctta.engine.device_stream import Batches, DeviceStream, put_on_device
@@ -94,7 +96,8 @@ def _player(
     health: HealthWatch | None,
 ) -> Callable[[State, int], State]:
     """Return the function that plays and records a round, with CUDA graphs where possible."""
-    without_graph = partial(_next, federation, stream, tally, read, federation.play if health is None else health.play)
+    next_by = partial(_next, federation, stream, tally, read)
+    without_graph = partial(next_by, federation.play if health is None else health.play)
     if federation.graphs == "always" and resident is None:
         raise UserError(
             "lift=graph needs images with one label each that fit on a CUDA GPU: use lift=vmap or lift=auto"
@@ -102,12 +105,17 @@ def _player(
     if federation.graphs == "never" or resident is None:
         return without_graph
     replay = RoundGraphs(federation, stream, tally, resident)
+    server = federation.server
+    by_parts = replace(federation, server=replace(server, lift=CapturedLift(server.lift, server.network.device)))
+    in_parts = without_graph if health is not None else partial(next_by, by_parts.play)
 
     def play(state: State, t: int) -> State:
         ready = replay.ready(state, t)
         if federation.graphs == "always":
             replay.insist()
-        return replay.next(state, t) if ready else without_graph(state, t)
+        if ready:
+            return replay.next(state, t)
+        return (in_parts if replay.serves(t) is None else without_graph)(state, t)
 
     return play
 

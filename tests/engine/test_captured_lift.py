@@ -1,0 +1,123 @@
+"""Lifted methods as graphs: the same results, and only where that is certain. On a CPU a graph is a call by rote."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from fedctta.core.clients import Client, by_vmap
+from fedctta.engine import captured_lift
+from fedctta.engine.captured_lift import WARM, CapturedLift
+
+CPU = torch.device("cpu")
+
+
+class Method:
+    """A method of a client, which counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def move(self, by, client, x):
+        self.calls += 1
+        return client._replace(own={"a": client.own["a"] + by["b"] * x}), x.sum()
+
+
+class Rote:
+    """A graph: the same function on the same tensors, its results written over the former ones."""
+
+    def __init__(self, function, spoilt=0.0):
+        self.function, self.results, self.spoilt, self.replays = function, function(), spoilt, 0
+
+    def replay(self):
+        self.replays += 1
+        for old, new in zip(tree_leaves(self.results), tree_leaves(self.function()), strict=True):
+            old.copy_(new + self.spoilt)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Record by rote; return the graphs."""
+    made = []
+
+    def record(self, function):
+        made.append(Rote(function))
+        return made[-1], made[-1].results
+
+    monkeypatch.setattr(captured_lift._Recorder, "record", record)
+    return made
+
+
+def call(lift, method, by, clients, seed=0):
+    x = torch.rand(clients, 3, generator=torch.Generator().manual_seed(seed))
+    client = Client({"a": torch.full((clients, 3), float(seed))}, {"key": torch.arange(clients)})
+    found, total = lift(partial(method.move, by))(client, x)
+    torch.testing.assert_close(found.own["a"], client.own["a"] + by["b"] * x)
+    assert torch.equal(found.private["key"], client.private["key"])
+    torch.testing.assert_close(total, x.sum(1))
+    return found
+
+
+def test_a_method_that_is_called_again_becomes_a_graph(graphs):
+    lift, method, by = CapturedLift(by_vmap, CPU), Method(), {"b": torch.tensor(2.0)}
+    for seed in range(WARM):
+        call(lift, method, by, 4, seed)
+    assert lift.graphs == 0
+    first = call(lift, method, by, 4, 7)
+    assert lift.graphs == 1
+    kept = first.own["a"].clone()
+    call(lift, method, by, 4, 8)
+    assert torch.equal(first.own["a"], kept)  # a later replay does not write over it
+    assert graphs[0].replays == 3  # the proof, and two calls
+
+
+def test_every_number_of_clients_and_every_owner_has_a_graph(graphs):
+    lift, by = CapturedLift(by_vmap, CPU), {"b": torch.tensor(2.0)}
+    one, other = Method(), Method()
+    for _ in range(WARM + 1):
+        for method, clients in ((one, 2), (one, 5), (other, 2)):
+            call(lift, method, by, clients)
+    assert lift.graphs == 3
+
+
+def test_closures_are_lifted_as_ever(graphs):
+    lift = CapturedLift(by_vmap, CPU)
+    for number in range(WARM + 2):
+        assert lift(lambda x, number=number: x + number)(torch.zeros(2)).tolist() == [number] * 2
+    assert lift.graphs == 0
+
+
+@pytest.mark.parametrize("fault", ["impossible", "wrong"])
+def test_what_cannot_be_captured_or_gives_something_else_is_not_replayed(fault, monkeypatch):
+    def record(self, function):
+        if fault == "impossible":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        graph = Rote(function, spoilt=1.0)
+        return graph, graph.results
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(captured_lift._Recorder, "record", record)
+    lift, method, by = CapturedLift(by_vmap, CPU), Method(), {"b": torch.tensor(2.0)}
+    for seed in range(WARM + 3):
+        call(lift, method, by, 4, seed)
+    assert lift.graphs == 0
+
+
+def test_large_tensors_are_not_copied(graphs, monkeypatch):
+    monkeypatch.setattr(captured_lift, "SHARE", 0.0)
+    lift, method, by = CapturedLift(by_vmap, CPU), Method(), {"b": torch.tensor(2.0)}
+    for seed in range(WARM + 3):
+        call(lift, method, by, 4, seed)
+    assert not graphs
+
+
+def test_there_are_only_so_many_graphs(graphs, monkeypatch):
+    monkeypatch.setattr(captured_lift, "MOST", 1)
+    lift, method, by = CapturedLift(by_vmap, CPU), Method(), {"b": torch.tensor(2.0)}
+    for clients in (2, 3):
+        for seed in range(WARM + 2):
+            call(lift, method, by, clients, seed)
+    assert lift.graphs == 1
