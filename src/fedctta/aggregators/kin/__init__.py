@@ -62,7 +62,7 @@ class Kin(Aggregator):
     domains: int = 32
     hazard: float = 0.1
     tolerance: float = 0.01
-    strange: float = 10.0
+    strange: float = 7.0
     horizon: float = 500.0
     pace: float = 0.4
     skew: float = 0.2
