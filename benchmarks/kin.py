@@ -12,6 +12,7 @@ looked at.
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +101,7 @@ def accuracies(
     for column, values in section.columns.items():
         try:
             records = fedctta.run(
-                out=out,
+                out=out / re.sub(r"\W+", "-", f"{section.title} {column} {server}"),
                 resume=True,
                 baseline=False,
                 **{"stream": "niid", **common, **values, "aggregator": server, "seed": list(seeds)},

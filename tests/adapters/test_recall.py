@@ -7,11 +7,13 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from fedctta.adapters.recall import Recall
 from fedctta.books.rows import Layout, read_scale
 from fedctta.books.weights import count_classes
 from fedctta.core.clients import Client, stack
+from fedctta.core.network import Network
 from fedctta.errors import UserError
 
 
@@ -95,22 +97,27 @@ def test_only_passes_with_the_domains_statistics_measure(tiny_network):
     assert read(tiny_network, again, "measured").sum() == 8  # and does not measure twice
 
 
-def test_a_review_compares_three_weights_on_pictures_and_their_mirror_images(tiny_network):
-    """Doubt is the entropy of the mean prediction of both."""
-    recall, x = Recall(start=1.0), draw("noise")
-    client, _ = walk(tiny_network, ["noise"], recall)
-    assert recall.is_due(client)
-    with torch.no_grad():
-        reviewed = recall.review(tiny_network, client, x)
-        alone = replace(recall, mirror=False).review(tiny_network, client, x)
-        plain, mirrored = (tiny_network({}, view).logits.softmax(-1) for view in (x, x.flip(-1)))
-    for found, expected in ((reviewed, (plain + mirrored) / 2), (alone, plain)):
-        scored = read(tiny_network, found, "scored").sum()
+def test_a_review_compares_three_weights_on_pictures_and_their_mirror_images():
+    """Doubt is the entropy of a prediction, drawn to that of the mean of it and the mirror image's prediction."""
+    torch.manual_seed(0)
+    sides = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten())
+    head = nn.Linear(8, 3)
+    head.weight.data *= 20  # sure of what it sees
+    network, x = Network(nn.Sequential(sides, head).eval()), draw("stripes")
+    client, _ = walk(network, ["stripes"], Recall(start=1.0))
+    assert Recall(start=1.0).is_due(client)
+    plain, mirrored = (network({}, view).logits.softmax(-1) for view in (x, x.flip(-1)))
+    once, both = (torch.special.entr(p).sum(-1).mean().item() for p in (plain, (plain + mirrored) / 2))
+    assert both > once + 0.05
+    for share in (0.0, 0.25, 1.0):
+        with torch.no_grad():
+            reviewed = Recall(start=1.0, mirror=share).review(network, client, x)
+        scored = read(network, reviewed, "scored").sum()
         assert scored == pytest.approx(0.1 * 8 * 8 / 58)  # of eight images measured, in the only domain
-        doubt = read(tiny_network, found, "doubt")[:, 0].sum() / scored
-        assert doubt == pytest.approx(float(torch.special.entr(expected).sum(-1).mean()), rel=1e-4)
-        seen = read(tiny_network, found, "classes").sum(0)
-        torch.testing.assert_close(seen, count_classes(expected), atol=1e-5, rtol=1e-4)
+        doubt = read(network, reviewed, "doubt")[:, 0].sum() / scored
+        assert doubt == pytest.approx((1 - share) * once + share * both, rel=1e-4)
+        seen = read(network, reviewed, "classes").sum(0)
+        torch.testing.assert_close(seen, count_classes(plain), atol=1e-5, rtol=1e-4)
 
 
 def test_where_a_domain_is_not_measured_some_batches_are_only_measured(tiny_network):

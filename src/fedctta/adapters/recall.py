@@ -45,7 +45,7 @@ PICTURES = 4  # axes of a batch of pictures
 GAP = 3  # batches from one comparison to the next
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
-    **{"start": (0, 1), "tie": (0, None), "measure_from": (0, 1), "review_rate": (0, None)},
+    **{"start": (0, 1), "tie": (0, None), "measure_from": (0, 1), "review_rate": (0, None), "mirror": (0, 1)},
     **{"survey": (0, 1), "enough": (0, None), "poor": (0, None), "half_life": (1, None), "lr": (0, None)},
 }
 
@@ -72,7 +72,7 @@ class Recall(Adapter):
     survey: float = 0.1  # of a domain's images: how many are measured, up to `enough`
     enough: float = 1_000.0
     poor: float = 50.0  # measured images with which a score counts half
-    mirror: bool = True  # compare weights on mirrored images, too
+    mirror: float = 0.5  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
     half_life: float = 20_000.0  # of sums, in images
     inner: Inner = "none"
     trains: Literal["scales", "all"] = "scales"  # of the model, what the inner method trains in every domain
@@ -209,31 +209,30 @@ class Recall(Adapter):
         learnt = self._own(network, layout, private)
 
         compares, _ = self._lacks(private)
-        twice = self.mirror and x.dim() == PICTURES and not network.dense and may_hold(compares)
+        twice = self.mirror > 0 and x.dim() == PICTURES and not network.dense and may_hold(compares)
 
         def score(weight: Tensor) -> tuple[Tensor, Tensor]:
             rule = normalise_with(scale, Blend(weight * whole.known, weight * whole.batch))
             output = network(learnt, x, rule)
-            probabilities = output.logits.softmax(-1)
-            if twice:
-                probabilities = (probabilities + network(learnt, mirror(x), rule).logits.softmax(-1)) / 2
-            return probabilities, encode_statistics(scale, output.statistics)
+            plain = output.logits.softmax(-1)
+            both = (plain + network(learnt, mirror(x), rule).logits.softmax(-1)) / 2 if twice else plain
+            return torch.stack([plain, both]), encode_statistics(scale, output.statistics)
 
         weights = WEIGHTS if may_hold(compares) else WEIGHTS[-1:]
-        probabilities, moments = torch.func.vmap(score)(constant(weights, x))
+        (plain, both), moments = torch.func.vmap(score, out_dims=(1, 0))(constant(weights, x))
         sums = {"measured": anew, "moments": anew * moments[-1]}
         if may_hold(compares):
             own, belief = private["part"], private["belief"][:-1]
-            usual, trust = find_usual(layout.of(own, "classes"), belief, probabilities.shape[-1])
-            shares = compares * count_shares(probabilities)
+            usual, trust = find_usual(layout.of(own, "classes"), belief, plain.shape[-1])
+            shares = compares * count_shares(plain)
             so_far = shares + (belief @ layout.of(own, "shares")).view_as(shares)
             known = belief @ layout.of(page.short, "measured") + anew
             scored = images * compares * (LEAST + (1 - LEAST) * trust) * known / (known + self.poor)
             sums |= {
                 "scored": scored,
-                "doubt": scored * torch.special.entr(probabilities).sum(-1).mean(-1),
+                "doubt": scored * torch.lerp(doubt(plain), doubt(both), self.mirror),
                 "unusual": scored * trust * compare_classes(usual, so_far),
-                "classes": compares * count_classes(probabilities[0]),
+                "classes": compares * count_classes(plain[0]),
                 "shares": shares,
             }
         private = self.notebook.unite(layout, self.notebook.add(private, layout.row(x, **sums)))
@@ -270,3 +269,9 @@ class Recall(Adapter):
             known = known + (c * page.book) @ private["book"][:, moments]
         unknown = private["belief"][-1] * weights[-1] / (images + self.prior)
         return Blend(known, images * (c.sum() + unknown))
+
+
+def doubt(probabilities: Tensor) -> Tensor:
+    """Return the mean entropy[A] of predictions[A, B, C]."""
+    mean: Tensor = torch.special.entr(probabilities).sum(-1).mean(-1)
+    return mean

@@ -2,8 +2,8 @@
 
 A device compares the weights a = 0, 0.5 and 1 on some batches, by two numbers:
 
-    E_a    the mean entropy of the predictions; that of a picture is the mean over it and its mirror image, so that E_a
-           grows with certain predictions that do not agree: certain they may be where they are wrong
+    E_a    the mean entropy of predictions q; of pictures (1 - m) H(q) + m H((q + q') / 2), with q' predicted for the
+           mirror image: who is certain of a picture, and of something else in its mirror image, is in doubt, too
     S_a    t KL(Q_a | p), with Q_a the classes predicted with weight a in this domain so far, p those seen elsewhere
 
 Certainty alone deceives where a stream has one class and a blended model puts all images into another, where the
