@@ -3,8 +3,9 @@
     python benchmarks/bench_check.py [--write] [--device auto] [--repeat 3]
 
 A handful of cells is measured, and their ratios (never times: those depend on the machine) are compared with those in
-bench_check.json for the same kind of device. One that moved by more than 15 % is named, and the exit code is 1. A way's
-time is that of its fastest round: what else runs on the machine can only add to it. A ratio that has moved is
+bench_check.json for the same kind of device. One that moved by more than 15 % is named, and the exit code is 1. Two
+ways are compared turn by turn, by the fastest round of each: what else runs on the machine can only add to it, and
+changes slowly. The ratio is the median over turns; times are CPU seconds of one thread. A ratio that has moved is
 measured again, up to `--repeat` times in all, before it is believed. `--write` renews the file.
 """
 
@@ -13,13 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from fedctta.bench import make_plan, run
+from fedctta.bench.cells import MIN_ROUNDS
+from fedctta.bench.measure import Timing
 from fedctta.files import whole
 from fedctta.machine import choose_device, hardware
 
@@ -36,7 +40,7 @@ Key = tuple[str, str, str, int]
 
 
 def measure(cells: Iterable[Key], device: str, rounds: int) -> dict[str, float]:
-    """Return the ratios of cells by their names, each of the fastest rounds."""
+    """Return the ratios of cells by their names."""
     found = {}
     for cell in cells:
         model, adapter, aggregator, clients = cell
@@ -55,8 +59,19 @@ def measure(cells: Iterable[Key], device: str, rounds: int) -> dict[str, float]:
             over, under = (row.timing(way) for way in ratio.split("/"))
             if over is None or under is None:
                 sys.exit(f"{row.cell.label}: {ratio} could not be measured")
-            found[f"{row.cell.label} {ratio}"] = min(over.seconds) / min(under.seconds)
+            found[f"{row.cell.label} {ratio}"] = compare(over, under)
     return found
+
+
+def compare(over: Timing, under: Timing) -> float:
+    """Return how many times as long one way takes as another: the median over turns, of the fastest rounds of each."""
+    turns = zip(*(batched(each.seconds, MIN_ROUNDS) for each in (over, under)), strict=True)
+    return median(min(one) / min(other) for one, other in turns)
+
+
+def batched(seconds: Sequence[float], size: int) -> list[Sequence[float]]:
+    """Return the rounds of every turn."""
+    return [seconds[start : start + size] for start in range(0, len(seconds), size)]
 
 
 def moved(committed: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
@@ -80,6 +95,9 @@ def main() -> None:
     known: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     if not options.write and device.type not in known:
         sys.exit(f"{FILE.name} has no ratios of {device.type}: write them with --write")
+    measure(
+        CELLS, options.device, MIN_ROUNDS
+    )  # until then the allocator gives memory back to the system after every round
     now = measure(CELLS, options.device, options.rounds)
     if options.write:
         again = measure(CELLS, options.device, options.rounds)

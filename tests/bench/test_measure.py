@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
+from time import perf_counter, process_time
 
 import pytest
 import torch
 
 from fedctta.bench import measure as measuring
 from fedctta.bench.cells import Cell, make_plan
-from fedctta.bench.measure import Known, Row, Skipped, Timing, estimate, measure, refuse_impossible, run, take_turn
+from fedctta.bench.measure import (
+    Known,
+    Row,
+    Skipped,
+    Timing,
+    choose_clock,
+    estimate,
+    measure,
+    refuse_impossible,
+    run,
+    take_turn,
+)
 from fedctta.errors import UserError
 
 
@@ -154,3 +166,11 @@ def test_loops_are_skipped_where_they_are_not_written(fake):
     assert rows[0].timing("c") is not None
     assert rows[1].found["c"] == Skipped("it is not written for this method")
     assert rows[1].timing("a") is not None
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "clock"), [("cpu", 1, process_time), ("cpu", 2, perf_counter), ("cuda", 1, perf_counter)]
+)
+def test_one_thread_on_a_cpu_is_timed_without_other_processes(device, threads, clock, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert choose_clock(torch.device(device)) is clock

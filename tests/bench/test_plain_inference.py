@@ -31,7 +31,7 @@ def test_as_many_images_pass_as_the_cell_says(aggregator):
 
 
 def test_not_too_many_pass_at_once(monkeypatch):
-    monkeypatch.setattr(plain_inference, "CPU_OWN_WEIGHTS", 4)
+    monkeypatch.setattr(plain_inference, "CPU", 4)
     job = work()
     seen = seen_by(job)
     plain_inference.floor(job, lambda: None)

@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedctta.core import packed_kernels
 from fedctta.core.packed_kernels import PackedKernels
@@ -81,3 +82,11 @@ def test_copies_begin_with_nothing():
     assert packed._known
     assert not copy.deepcopy(packed)._known
     assert not pickle.loads(pickle.dumps(packed))._known
+
+
+def test_arithmetic_is_counted():
+    layer, x, packed = nn.Conv2d(8, 16, 3), images(4), PackedKernels()
+    convolve(packed, layer, x)
+    with FlopCounterMode(display=False) as counter:
+        convolve(packed, layer, x)
+    assert counter.get_total_flops() == 2 * 4 * 16 * 4 * 4 * 8 * 9

@@ -1,9 +1,9 @@
 """Time and memory of every way in every cell, within a budget of seconds.
 
 The ways of a cell take turns: a few rounds of each, then again, so that a busy machine slows all alike; a round's time
-is the median. The first round of every turn, which makes the clients and warms the device up, is not counted, nor are
-those in which our engine captures its round as a CUDA graph. How long a round will take is known from fewer clients
-before it is tried.
+is the median, with one thread on a CPU that of CPU seconds. The first round of every turn, which makes the clients and
+warms the device up, is not counted, nor are those in which our engine captures its round as a CUDA graph. How long a
+round will take is known from fewer clients before it is tried.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
@@ -177,13 +177,13 @@ def estimate(cell: Cell, way: str, plan: Plan, known: Known, take: Take) -> floa
 
 def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped:
     """Do some rounds, and before them those that are not counted."""
-    device, marks = plan.device, []
+    device, marks, clock = plan.device, [], choose_clock(plan.device)
     before = 1 + CAPTURE if way == "b" and device.type == "cuda" else 1  # way a captures before its first tick
 
     def tick() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        marks.append(perf_counter())
+        marks.append(clock())
 
     _let_go(device)
     reset_peak_memory(device)
@@ -199,6 +199,11 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
         return Skipped("ran out of GPU memory")
     spent = tuple(later - earlier for earlier, later in pairwise(marks[before - 1 :]))
     return Timing(spent, peak_memory_mb(device) - before_mb)
+
+
+def choose_clock(device: torch.device) -> Callable[[], float]:
+    """Return the clock of rounds: with one thread on a CPU that of the process, which does not count other ones."""
+    return process_time if device.type == "cpu" and torch.get_num_threads() == 1 else perf_counter
 
 
 def together(one: Timing | Skipped | None, other: Timing | Skipped) -> Timing | Skipped:

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from fedctta.bench.work import Work
-from fedctta.core.clients import CPU_OWN_WEIGHTS, CUDA
+from fedctta.core.clients import CUDA
 from fedctta.core.gpu_memory import capture_graph
 from fedctta.core.outputs import pick_logits
 from fedctta.engine.cuda_graphs import NotCapturable
 
 Tick = Callable[[], None]
+CPU = 100  # images at once that are fast on a CPU
 WARM = 3  # passes before a capture, in which libraries initialise
 
 
@@ -73,7 +74,7 @@ def _infer(model: nn.Module, x: Tensor) -> Tensor:
 
 def _parts(work: Work, x: Tensor) -> Iterator[Tensor]:
     """Yield as many images as the cell says, again and again those of the round, no more than are fast at once."""
-    at_once = CUDA if work.device.type == "cuda" else CPU_OWN_WEIGHTS
+    at_once = CUDA if work.device.type == "cuda" else CPU
     left = work.cell.clients * work.cell.passes
     while left > 0:
         yield from torch.split(x[:left], at_once)

@@ -1,8 +1,7 @@
 """Convolutions of N clients with kernels of their own, on a CPU: client by client, with channels last.
 
-oneDNN is several times as fast for one client after another as for one convolution with N groups. It computes the
-gradient of a kernel slowly where there are few pixels, since it prepares room for the whole kernel in every thread:
-there the gradient is one matrix product a client,
+With oneDNN that is faster than one convolution with N groups. Its gradient of a kernel is slow where there are few
+pixels: there the gradient is one matrix product a client,
 
     dL/dkernel[O, h w C] = sum over pixels of dL/dy[O] patch[h w C]
 
