@@ -80,7 +80,9 @@ def test_images_grow_and_the_loss_of_pairs_has_both_labels(monkeypatch):
     images, labels = stripes(32)
     module = Sees()
     train(module, images, labels, replace(SHORT, epochs=5, lr=1e-9, start_size=0.5))
-    assert module.sides == [(16, 16), (16, 16), (24, 24), (24, 24), (32, 32)]
+    assert module.sides == [(16, 16), (24, 24), (24, 24), (32, 32), (32, 32)]
+    train(module, images, labels, replace(SHORT, epochs=1, lr=1e-9, start_size=0.5))
+    assert module.sides[-1] == (32, 32)
     targets, losses = torch.tensor([0, 1, 1, 1]), []
     monkeypatch.setattr("fedctta.training.central.draw_pairings", lambda *_: [Pairing(0.75)])
     with torch.no_grad():

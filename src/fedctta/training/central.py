@@ -43,7 +43,7 @@ def train(
     The same module, data, recipe and device give the same weights. `bf16` is for speed on CUDA: it computes in
     bfloat16 where torch's autocast deems it safe and takes the kernels that run fastest, whatever the order they add
     in, so that weights then repeat only nearly. `compiled` lets torch compile the network first, for each size of
-    images: half a minute that long trainings earn back.
+    images; it is meant for long trainings.
     """
     device = torch.device(device)
     check_pairs(images, labels)
@@ -77,7 +77,7 @@ def train_epoch(
     """Train for epoch number `epoch` of `recipe.epochs` on tensors of the module's device; return the mean loss."""
     size = min(recipe.batch, len(pixels))
     steps = len(pixels) // size
-    side = side_of(recipe, pixels.shape[1], epoch / recipe.epochs) if pixels.ndim > SERIES else None
+    side = side_of(recipe, pixels.shape[1], (epoch + 1) / recipe.epochs) if pixels.ndim > SERIES else None
     pairings = draw_pairings(steps, recipe.pairs, generator)
     total = torch.zeros((), device=pixels.device)
     for step, (x, index) in enumerate(draw_batches(pixels, size, recipe, generator, side)):

@@ -116,10 +116,10 @@ def usual_recipe(model: str, dataset: str) -> Recipe | None:
 
 
 def side_of(recipe: Recipe, side: int, done: float) -> int:
-    """Return the side of the images, in pixels, when a share `done` in [0, 1) of training is behind.
+    """Return the side of the images, in pixels, in an epoch that ends with a share `done` in (0, 1] of training behind.
 
-    It grows from `start_size * side` to `side` over the first `GROWTH` of training, in steps of `STEP` pixels: early
-    epochs learn as much from small images, in less time.
+    It grows from `start_size * side` to `side` over the first `GROWTH` of training, in steps of `STEP` pixels, and the
+    last epoch always has whole images: an epoch of smaller ones takes less time.
 
     >>> [side_of(Recipe(start_size=0.5), 64, done) for done in (0, 0.2, 0.5, 0.79, 0.8)]
     [32, 40, 48, 56, 64]
