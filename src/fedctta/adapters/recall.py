@@ -72,7 +72,7 @@ class Recall(Adapter):
     survey: float = 0.1  # of a domain's images: how many are measured, up to `enough`
     enough: float = 1_000.0
     poor: float = 50.0  # measured images with which a score counts half
-    mirror: float = 0.5  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
+    mirror: float = 1.0  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
     half_life: float = 20_000.0  # of sums, in images
     inner: Inner = "none"
     trains: Literal["scales", "all"] = "scales"  # of the model, what the inner method trains in every domain
