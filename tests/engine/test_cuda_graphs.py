@@ -185,7 +185,7 @@ def test_rounds_in_which_clients_are_missing_are_played_as_ever(tiny_module, mak
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("adapter", "aggregator"), [("recall", "recall"), ("recall", "local"), ("tent", "cfl")])
+@pytest.mark.parametrize(("adapter", "aggregator"), [("recall", "recall"), ("tent", "cfl")])
 def test_rounds_in_which_the_host_decides_are_replayed_in_parts(adapter, aggregator, tiny_module, stream, monkeypatch):
     captured, capture = [], CapturedLift._capture
 
