@@ -200,8 +200,8 @@ class Network:
 
     def __call__(self, own: Mapping[str, Tensor], x: Inputs, rule: NormRule = stored) -> Output:
         """Run the model on one batch with a client's own tensors."""
-        many_kernels = rule is stored and self.device.type == "cuda"  # on a CPU small operations cost little
-        self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if many_kernels else {})
+        pays = rule is stored and bool(self._alike) and self.device.type == "cuda"  # a CPU begins operations faster
+        self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if pays else {})
         arguments, keywords = as_arguments(x)
         try:
             with self._arithmetic():
