@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.core.moments import moments
+from fedctta.core.moments import _of_parts, moments
 
 OVER = [(0, 2, 3), (2, 3), (0,)]
 
@@ -37,3 +37,12 @@ def test_short_numbers_are_summed_in_full(over):
     assert mean.dtype == var.dtype == torch.float32
     torch.testing.assert_close(mean.double(), expected_mean, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(var.double(), expected_var, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (4, 3, 2, 2), (4, 3, 70), (4, 3)])
+@pytest.mark.parametrize("clients", [(), (2,)])
+def test_large_images_are_summed_up_one_by_one(shape, clients):
+    x = torch.randn(*clients, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    over = tuple(len(clients) + d for d in range(len(shape)) if d != 1)
+    mean, var = _of_parts(x, over)
+    torch.testing.assert_close((var, mean), torch.var_mean(x, dim=over, correction=0))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 SHORT = (torch.bfloat16, torch.float16)
+PIXELS = 64  # of an image, from which on images are summed up one by one on a GPU
 
 
 def moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -23,10 +25,23 @@ def _moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
         return mean, (length.square() * (mean.numel() / x.numel()) - mean.square()).clamp_min(0)
     if x.is_cuda:
-        var, mean = torch.var_mean(x, dim=over, correction=0)
-        return mean, var
+        return _of_parts(x, over)
     mean = x.mean(over, keepdim=True)  # on a CPU two plain passes are several times faster than torch.var_mean
     return mean.squeeze(over), (x - mean).square().mean(over)
+
+
+def _of_parts(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return both on a GPU, of large images image by image: sums over few long columns would leave most of it idle.
+
+    The variance is the mean of the images' variances, and the variance of their means.
+    """
+    images, *others = over
+    if others[:1] != [images + 2] or prod(x.shape[d] for d in others) < PIXELS:  # channels lie between
+        var, mean = torch.var_mean(x, dim=over, correction=0)
+        return mean, var
+    each, means = torch.var_mean(x, dim=others, correction=0)
+    between, mean = torch.var_mean(means, dim=images, correction=0)
+    return mean, each.mean(images) + between
 
 
 class _Moments(torch.autograd.Function):
