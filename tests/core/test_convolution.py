@@ -71,6 +71,21 @@ def test_narrow_and_wide_groups(channels):
     compare(x, w, Form((1, 1), (1, 1), (1, 1), 2))
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(("channels", "stride", "side"), [(64, 1, 3), (64, 2, 3), (32, 1, 3), (64, 1, 1)])
+def test_groups_stay_where_tensor_cores_are_fast(channels, stride, side, rounded):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 2, channels, 4, 4, generator=generator)
+    w = torch.randn(2, 64, channels, side, side, generator=generator)
+    form = Form((stride,) * 2, (side // 2,) * 2, (1, 1), 1)
+    with torch.backends.cudnn.flags(allow_tf32=rounded):
+        assert form.multiplies(x, w) == (not rounded or channels < 64 or stride > 1 or side == 1)
+        compare(x.double(), w.double(), form)
+        y = torch.func.vmap(lambda x, k: convolve(x, k, form))(x, w)
+    each = torch.stack([F.conv2d(a, b, None, stride, side // 2) for a, b in zip(x, w, strict=True)])
+    torch.testing.assert_close(y, each, atol=1e-3, rtol=1e-4)
+
+
 def test_what_clients_share_may_be_images_or_the_kernel():
     x, w = torch.randn(2, 3, 5, 5, dtype=torch.float64), torch.randn(4, 3, 1, 1, dtype=torch.float64)
     form = Form((1, 1), (0, 0), (1, 1), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.core.moments import LARGE, moments
+from fedctta.core.moments import LARGE, _of_parts, moments
 
 OVER = [(0, 2, 3), (2, 3), (0,)]
 
@@ -52,3 +52,12 @@ def test_clients_on_their_own_and_together(size, graded):
         torch.testing.assert_close(found.double(), expected_mean, atol=1e-6, rtol=2e-5)
     for found in (var, torch.stack([one for _, one in alone])):
         torch.testing.assert_close(found.double(), expected_var, atol=1e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (4, 3, 2, 2), (4, 3, 70), (4, 3)])
+@pytest.mark.parametrize("clients", [(), (2,)])
+def test_large_images_are_summed_up_one_by_one(shape, clients):
+    x = torch.randn(*clients, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    over = tuple(len(clients) + d for d in range(len(shape)) if d != 1)
+    mean, var = _of_parts(x, over)
+    torch.testing.assert_close((var, mean), torch.var_mean(x, dim=over, correction=0))

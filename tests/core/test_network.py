@@ -11,6 +11,7 @@ from torch import nn
 from fedctta.adapters import adapters
 from fedctta.adapters.common.balanced import balanced, source_buffers
 from fedctta.core.network import Network
+from fedctta.core.norm_layers import scale_and_shift
 from fedctta.core.norms import batch_statistics, refreshed, training
 from fedctta.errors import UserError
 from fedctta.uploads.privacy import Noise
@@ -208,3 +209,22 @@ def test_short_passes_give_nearly_the_same(tiny_module):
     assert not torch.equal(short.logits, full.logits)
     torch.testing.assert_close(short.logits, full.logits, atol=0.05, rtol=0.05)
     torch.testing.assert_close(short.statistics, full.statistics, atol=0.02, rtol=0.02)
+
+
+def test_stored_statistics_of_all_layers_are_folded_at_once():
+    """Layers with another eps, or without scales, are of another group."""
+    module = nn.Sequential(
+        *(nn.BatchNorm2d(3), nn.BatchNorm2d(3, eps=0.1), nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2, affine=False)),
+        *(nn.BatchNorm2d(2), nn.Flatten()),
+    ).eval()
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(tensor.numel())) + 0.5
+    network = Network(module)
+    own = {name: tensor + 1 for name, tensor in network.statistics.items()}
+    folded = network._fold(own)
+    module.load_state_dict(own, strict=False)
+    assert folded.keys() == {"0", "1", "3", "4"}
+    for name, (scale, shift) in folded.items():
+        layer, x = module.get_submodule(name), torch.rand(5, len(scale), 4, 4)
+        torch.testing.assert_close(scale_and_shift(x, scale, shift), layer(x))

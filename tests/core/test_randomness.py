@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta.core.clients import by_loop, by_vmap
-from fedctta.core.randomness import advance, fork, fork_all, keys, name_of, normal, uniform
+from fedctta.core.randomness import _hash, _hash_short, advance, fork, fork_all, keys, name_of, normal, uniform
 
 KEY = torch.tensor(12345)
 
@@ -47,6 +47,12 @@ def test_several_purposes_and_keys_at_once_are_each_by_itself():
     assert torch.equal(forked, torch.stack([fork(keys(0, 3), 7), fork(keys(0, 3), 1)], 1))
     drawn = uniform(forked, (4, 2), -1, 1)
     assert torch.equal(drawn[2, 1], uniform(forked[2, 1], (4, 2), -1, 1))
+
+
+def test_short_hashes_are_the_hashes():
+    x = torch.tensor([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 123456789])
+    assert torch.equal(_hash_short(x.to(torch.int32)).long() & 0xFFFFFFFF, _hash(x))
+    assert torch.equal(uniform(x[4], (3,)), (_hash(x[4] + torch.arange(3)) >> 8) / 2.0**24)
 
 
 def test_names_are_of_a_client_and_a_number():

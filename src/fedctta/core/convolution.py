@@ -1,12 +1,13 @@
 """Convolutions whose kernels are each client's own.
 
-`torch.func.vmap` makes of N such convolutions one with N times the groups, which cuDNN does well for kernels of 3 x 3
-with many channels in a group, and badly otherwise: it walks through pointwise and narrow groups one by one. So, over
-all clients at once,
+`torch.func.vmap` makes of N such convolutions one with N times the groups. cuDNN walks through most of these groups one
+by one, with kernels too small for a GPU. So, over all clients at once,
 
-    pointwise kernels        are one batched matrix product, [pixels, C] x [C, O] a client,
+    kernels of one group     are one batched matrix product, [pixels, h w C] x [h w C, O] a client, of what each output
+                             pixel sees (`_see`); gradients are two more,
     few and narrow groups    are laid out as one kernel, with zeros between the groups,
-    all others               have a group for each client.
+    all others               have a group for each client and group; so do kernels of one group that cuDNN has fast ones
+                             for: on tensor cores, without stride, 64 to 128 channels.
 
 Activations of all clients stay in one order of memory, [B, H, W, N, C], so that nothing is transposed on the way. On a
 CPU all of this is slower than a loop over clients (`cpu_convolution`).
@@ -15,6 +16,7 @@ CPU all of this is slower than a loop over clients (`cpu_convolution`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -22,7 +24,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.core.cpu_convolution import convolve_each, each_gradient
+from fedctta.core.moments import SHORT
 
+FAST = range(64, 129)  # channels of kernels for which cuDNN has fast groups on tensor cores
 NARROW, FEW = 32, 8  # channels in a group, and groups, up to which zeros between groups cost less than the groups
 
 
@@ -40,9 +44,18 @@ class Form:
         """Stride, padding and dilation, in the order of torch's arguments."""
         return self.stride, self.padding, self.dilation
 
-    def pointwise(self, kernel: Tensor) -> bool:
-        """Whether an output sees a single pixel, in a single group."""
-        return tuple(kernel.shape[-2:]) == (1, 1) and self.groups == 1 and self.padding == (0, 0)
+    def count_outputs(self, x: Tensor, kernel: Tensor) -> tuple[int, int]:
+        """Return the height and width of what images[..., H, W] become."""
+        sizes = zip(x.shape[-2:], self.padding, self.dilation, kernel.shape[-2:], self.stride, strict=True)
+        down, across = ((size + 2 * pad - gap * (side - 1) - 1) // step + 1 for size, pad, gap, side, step in sizes)
+        return down, across
+
+    def multiplies(self, x: Tensor, kernel: Tensor) -> bool:
+        """Whether a matrix product is faster than groups."""
+        outputs, inputs, *sides = kernel.shape[-4:]
+        rounded = x.dtype in SHORT or (x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32)
+        fast = rounded and self.stride == (1, 1) and sides != [1, 1] and inputs in FAST and outputs in FAST
+        return self.groups == 1 and not fast
 
     def narrow(self, kernel: Tensor) -> bool:
         """Whether there are few groups of few channels."""
@@ -88,9 +101,8 @@ class _Many(torch.autograd.Function):
     def forward(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
         if _one_by_one(x):
             return convolve_each(x, kernel, form)
-        if form.pointwise(kernel):
-            seen = _strided(x, form)
-            return _products(_rows(seen), kernel.flatten(2).mT, seen)
+        if form.multiplies(x, kernel):
+            return _multiply(_see(x, kernel, form), _matrices(kernel).mT, x, form.count_outputs(x, kernel))
         whole, groups = _side_by_side_kernels(kernel, form)
         return _apart(F.conv2d(_side_by_side(x), whole, None, *form.window, groups), len(x))
 
@@ -143,14 +155,12 @@ class _ManyGradients(torch.autograd.Function):
         if _one_by_one(x):
             return _of_each(gradient, x, kernel, form, wanted)
         of_x = of_kernel = gradient.new_zeros(len(x), 0)
-        if form.pointwise(kernel):
-            rows, seen = _rows(gradient), _strided(x, form)
+        if form.multiplies(x, kernel):
+            rows = gradient.permute(0, 1, 3, 4, 2).flatten(1, 3)  # [N, pixels, O]
             if wanted[0]:
-                of_x = _products(rows, kernel.flatten(2), seen)
-            if wanted[0] and form.stride != (1, 1):
-                of_x, _strided(of_x, form)[:] = _side_by_side_zeros(x), of_x
+                of_x = _add_up(rows @ _matrices(kernel), x, kernel, form)
             if wanted[1]:
-                of_kernel = (rows.mT @ _rows(seen)).view_as(kernel)
+                of_kernel = _undo_matrices(rows.mT @ _see(x, kernel, form), kernel)
             return of_x, of_kernel
         whole, groups = _side_by_side_kernels(kernel, form)
         of_all, of_whole = _backward(_side_by_side(gradient), _side_by_side(x), whole, form, groups, wanted)
@@ -216,35 +226,69 @@ def _stacked(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> li
     return [t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
 
 
-def _strided(x: Tensor, form: Form) -> Tensor:
-    """Return the pixels of x[N, B, C, H, W] that a pointwise kernel sees."""
-    down, across = form.stride
-    return x[..., ::down, ::across]
+def _see(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
+    """Return what every output pixel of x[N, B, C, H, W] sees: [N, pixels, h w C]."""
+    return _windows(_pad(x, form), x, kernel, form).flatten(4).flatten(1, 3)
 
 
-def _rows(x: Tensor) -> Tensor:
-    """Return x[N, B, C, H, W] as rows of pixels [N, B H W, C]."""
-    return x.permute(0, 1, 3, 4, 2).flatten(1, 3)
+def _add_up(seen: Tensor, x: Tensor, kernel: Tensor, form: Form) -> Tensor:
+    """Undo `_see` for a gradient: add up what all output pixels say of a pixel of x."""
+    padded = torch.zeros_like(_pad(x, form))
+    windows = _windows(padded, x, kernel, form)
+    parts = seen.view(windows.shape)
+    for i, j in product(*map(range, kernel.shape[-2:])):
+        windows[..., i, j, :] += parts[..., i, j, :]
+    (down, across), (height, width) = form.padding, x.shape[-2:]
+    return padded[:, :, down : down + height, across : across + width].permute(0, 1, 4, 2, 3)
 
 
-def _products(rows: Tensor, matrices: Tensor, like: Tensor) -> Tensor:
-    """Return rows @ matrices as [N, B, O, H, W] with the pixels of `like`, in the common order of memory."""
-    clients, pixels, outputs = len(rows), rows.shape[1], matrices.shape[-1]
-    together = rows.new_empty(pixels, clients, outputs)
-    torch.bmm(rows, matrices, out=together.transpose(0, 1))
-    images, height, width = like.shape[1], *like.shape[-2:]
-    return together.view(images, height, width, clients, outputs).permute(3, 0, 4, 1, 2)
+def _pad(x: Tensor, form: Form) -> Tensor:
+    """Return x[N, B, C, H, W] as [N, B, H', W', C], with zeros around it, in the common order of memory."""
+    last = x.permute(0, 1, 3, 4, 2)
+    if form.padding == (0, 0):
+        return last
+    (down, across), (clients, images, height, width, channels) = form.padding, last.shape
+    order = x.new_zeros(images, height + 2 * down, width + 2 * across, clients, channels)
+    padded = order.permute(3, 0, 1, 2, 4)
+    padded[:, :, down : down + height, across : across + width] = last
+    return padded
+
+
+def _windows(padded: Tensor, x: Tensor, kernel: Tensor, form: Form) -> Tensor:
+    """Return the view [N, B, Ho, Wo, h, w, C] of a padded batch: for every output pixel what it sees."""
+    clients, images, row, column, channel = padded.stride()
+    outputs, sides = form.count_outputs(x, kernel), kernel.shape[-2:]
+    return padded.as_strided(
+        (*x.shape[:2], *outputs, *sides, x.shape[2]),
+        (
+            *(clients, images, form.stride[0] * row, form.stride[1] * column),
+            *(form.dilation[0] * row, form.dilation[1] * column, channel),
+        ),
+    )
+
+
+def _matrices(kernel: Tensor) -> Tensor:
+    """Return kernels[N, O, C, h, w] as [N, O, h w C]."""
+    return kernel.permute(0, 1, 3, 4, 2).flatten(2)
+
+
+def _undo_matrices(matrices: Tensor, kernel: Tensor) -> Tensor:
+    """Return [N, O, h w C] in the shape of the kernels."""
+    clients, outputs, channels, height, width = kernel.shape
+    return matrices.view(clients, outputs, height, width, channels).permute(0, 1, 4, 2, 3)
+
+
+def _multiply(seen: Tensor, matrices: Tensor, x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return seen @ matrices as [N, B, O, Ho, Wo] for the batches x, in the common order of memory."""
+    clients, pixels, outputs = len(seen), seen.shape[1], matrices.shape[-1]
+    together = seen.new_empty(pixels, clients, outputs)
+    torch.bmm(seen, matrices, out=together.transpose(0, 1))
+    return together.view(x.shape[1], *size, clients, outputs).permute(3, 0, 4, 1, 2)
 
 
 def _side_by_side(x: Tensor) -> Tensor:
     """Return x[N, B, C, H, W] as [B, N C, H, W], channels last."""
     return x.permute(1, 3, 4, 0, 2).contiguous().flatten(3).permute(0, 3, 1, 2)
-
-
-def _side_by_side_zeros(x: Tensor) -> Tensor:
-    """Return zeros of the shape of x[N, B, C, H, W], in the common order of memory."""
-    clients, images, channels, height, width = x.shape
-    return x.new_zeros(images, height, width, clients, channels).permute(3, 0, 4, 1, 2)
 
 
 def _apart(y: Tensor, clients: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from fedctta.core.lone import is_lone
 
 SHORT = (torch.bfloat16, torch.float16)
 LARGE = 100_000  # numbers of one client, from which on a loop over clients is faster than all at once on a CPU
+PIXELS = 64  # of an image, from which on images are summed up one by one on a GPU
 
 
 def moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -27,8 +29,7 @@ def _moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
         return mean, (length.square() * (mean.numel() / x.numel()) - mean.square()).clamp_min(0)
     if x.is_cuda:
-        var, mean = torch.var_mean(x, dim=over, correction=0)
-        return mean, var
+        return _of_parts(x, over)
     if is_lone(x):
         if len(over) == x.dim() - 1 and 1 not in over:
             return _of_channels(x)
@@ -43,6 +44,20 @@ def _of_channels(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance of every channel of x[B, C, ...] by torch's pass for BatchNorm, which is the fastest."""
     mean, var = torch.batch_norm_update_stats(x, None, None, 0.0)
     return mean, var
+
+
+def _of_parts(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return both on a GPU, of large images image by image: sums over few long columns would leave most of it idle.
+
+    The variance is the mean of the images' variances, and the variance of their means.
+    """
+    images, *others = over
+    if others[:1] != [images + 2] or prod(x.shape[d] for d in others) < PIXELS:  # channels lie between
+        var, mean = torch.var_mean(x, dim=over, correction=0)
+        return mean, var
+    each, means = torch.var_mean(x, dim=others, correction=0)
+    between, mean = torch.var_mean(means, dim=images, correction=0)
+    return mean, each.mean(images) + between
 
 
 class _Moments(torch.autograd.Function):

@@ -33,11 +33,13 @@ from fedctta.core.moments import SHORT
 from fedctta.core.norm_layers import (
     Intercept,
     batch_norm,
+    fold,
     global_average,
     keeps_statistics,
     normalises,
     overrides_forward,
     run_group_norm,
+    scale_and_shift,
 )
 from fedctta.core.norms import NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
@@ -68,6 +70,7 @@ class _Pass:
     statistics: Tensors = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     features: Tensor | None = None
+    folded: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # scales and shifts known beforehand
 
 
 class Network:
@@ -105,6 +108,7 @@ class Network:
             if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
         }
         self._given = dict(self.state)
+        self._alike = _group_norms(layers, self.state)
         names = (
             _tensor(name, kind) for name, layer in layers.items() if normalises(layer) for kind in ("weight", "bias")
         )
@@ -135,7 +139,21 @@ class Network:
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
         used = self._use(name, layer, x)
+        if name in self._pass.folded:
+            return scale_and_shift(x, *self._pass.folded[name])
         return batch_norm(x, used.mean, used.var, layer.weight, layer.bias, layer.eps)
+
+    def _fold(self, own: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return scales and shifts of layers that normalise as stored: laid side by side, all are computed at once."""
+        folded: dict[str, tuple[Tensor, Tensor]] = {}
+        for (eps, kinds), names in self._alike.items():
+            rows = {kind: [_tensor(name, kind) for name in names] for kind in kinds}
+            each = {kind: torch.cat([own.get(n, self.state[n]) for n in row]) for kind, row in rows.items()}
+            inverse = torch.rsqrt(each["running_var"] + eps)
+            both = fold(each["running_mean"], inverse, each.get("weight"), each.get("bias"))
+            sizes = [len(self.state[n]) for n in rows["running_mean"]]
+            folded |= zip(names, zip(*(torch.split(part, sizes) for part in both), strict=True), strict=True)
+        return folded
 
     def _derived_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Run a layer derived from BatchNorm with the statistics that the rule gives; the rest is as it is."""
@@ -183,7 +201,8 @@ class Network:
 
     def __call__(self, own: Mapping[str, Tensor], x: Inputs, rule: NormRule = stored) -> Output:
         """Run the model on one batch with a client's own tensors."""
-        self._pass = now = _Pass(rule, own.keys())
+        pays = rule is stored and bool(self._alike) and self.device.type == "cuda"  # a CPU begins operations faster
+        self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if pays else {})
         arguments, keywords = as_arguments(x)
         try:
             with self._arithmetic():
@@ -275,6 +294,20 @@ def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
     name, last = ([("", module)] + [(n, m) for n, m in module.named_modules() if isinstance(m, weighing)])[-1]
     pointwise = isinstance(last, nn.Linear) or (isinstance(last, nn.Conv2d) and last.kernel_size == (1, 1))
     return (name, last) if pointwise else ("", None)
+
+
+def _group_norms(layers: Mapping[str, nn.Module], state: Tensors) -> dict[tuple[float, tuple[str, ...]], list[str]]:
+    """Return the names of BatchNorm layers that only normalise, by their eps and which tensors they have.
+
+    Layers with tensors of another name, which are shared with another layer or computed, are left out.
+    """
+    groups: dict[tuple[float, tuple[str, ...]], list[str]] = {}
+    for name, layer in layers.items():
+        if keeps_statistics(layer) and not overrides_forward(layer):
+            kinds = ("running_mean", "running_var", *(k for k in ("weight", "bias") if getattr(layer, k) is not None))
+            if all(_tensor(name, kind) in state for kind in kinds):
+                groups.setdefault((layer.eps, kinds), []).append(name)
+    return groups
 
 
 def _put_channels_last(module: nn.Module) -> None:

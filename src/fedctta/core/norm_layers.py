@@ -57,9 +57,17 @@ def overrides_forward(layer: nn.Module) -> bool:
 
 def normalise(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Return (x - mean) scale weight + bias; mean and scale have the shape [C], or [B, C] with values of each image."""
-    if weight is not None:
-        scale = scale * weight
-    shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+    return scale_and_shift(x, *fold(mean, scale, weight, bias))
+
+
+def fold(mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the scale and the shift that normalise."""
+    scale = scale if weight is None else scale * weight
+    return scale, -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+
+
+def scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return x scale + shift."""
     over = (*scale.shape, *[1] * (x.dim() - 2))
     return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
 

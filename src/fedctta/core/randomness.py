@@ -17,6 +17,7 @@ from torch import Tensor
 
 Bits = TypeVar("Bits", Tensor, int)
 
+_STEPS = ((16, 0x7FEB352D), (15, 0x2C1B3C6D), (16, 0x297A2D39))
 _LOW = 0xFFFFFFFF  # hashes are of 32 bits, in int64, whose products keep their low bits right
 
 
@@ -58,8 +59,9 @@ def name_of(key: Tensor, number: Tensor) -> Tensor:
 
 def uniform(key: Tensor, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
     """Return float32 numbers in [low, high), of this shape for every key."""
-    bits = _hash(torch.arange(math.prod(shape), device=key.device) + key.unsqueeze(-1))
-    numbers = (bits >> 8).float().mul(2.0**-24).reshape((*key.shape, *shape))
+    count = torch.arange(math.prod(shape), dtype=torch.int32, device=key.device)
+    bits = _hash_short(count + key.unsqueeze(-1).to(torch.int32))
+    numbers = (bits >> 8 & 0xFFFFFF).float().mul(2.0**-24).reshape((*key.shape, *shape))
     return numbers if (low, high) == (0, 1) else low + (high - low) * numbers
 
 
@@ -72,6 +74,13 @@ def normal(key: Tensor, shape: Sequence[int]) -> Tensor:
 def _hash(x: Bits) -> Bits:
     """Mix 32 bits well: multiply and fold, twice over, after Murmur's finaliser."""
     x = x & _LOW
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x2C1B3C6D), (16, 0x297A2D39)):
+    for shift, factor in _STEPS:
         x = (x ^ (x >> shift)) * factor & _LOW
     return x ^ (x >> 15)
+
+
+def _hash_short(x: Tensor) -> Tensor:
+    """Compute `_hash` of int32, whose products wrap around by themselves: half the memory, for many numbers."""
+    for shift, factor in _STEPS:
+        x = (x ^ (x >> shift & _LOW >> shift)) * factor
+    return x ^ (x >> 15 & _LOW >> 15)
