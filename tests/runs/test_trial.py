@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 import fedctta
 from fedctta.adapters.atp import adaptable
 from fedctta.engine import simulation
+from fedctta.engine.captured_lift import CapturedLift
 from fedctta.engine.cuda_graphs import RoundGraphs
 from fedctta.engine.device_stream import DeviceStream
 from fedctta.errors import UserError
@@ -318,10 +319,11 @@ def test_a_run_leaves_nothing_that_waits_for_the_collector(prepare, monkeypatch,
     """On a GPU memory that waits is memory that the next run lacks: graphs, images, the clients of a round."""
     importlib.import_module("torch._dynamo")  # what calls for gradients first loads it, and its loading leaves frames
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(CapturedLift, "_capture", lambda self, lifted, leaves, taken: None)  # there is no GPU here
     monkeypatch.setattr(build, "choose_graphs", lambda how, device: "auto")
     monkeypatch.setattr(simulation, "put_on_device", lambda stream, device: DeviceStream(stream, stream.data, device))
     seen = []
-    for kind in (RoundGraphs, DeviceStream, simulation.Tally):
+    for kind in (RoundGraphs, CapturedLift, DeviceStream, simulation.Tally):
         watch_births(monkeypatch, kind, seen)
     monkeypatch.setattr(trial, "federate", lambda *given: noted(build.federate(*given), seen))
     experiment, cache = prepare(adapter="tent", **values)
