@@ -25,7 +25,7 @@ from fedctta.bench import make_plan, run
 from fedctta.bench.cells import MIN_ROUNDS
 from fedctta.bench.measure import Timing
 from fedctta.files import whole
-from fedctta.machine import choose_device, hardware
+from fedctta.machine import choose_device, hardware, keep_freed_memory
 
 FILE = Path(__file__).with_suffix(".json")
 LIMIT = 0.15
@@ -95,9 +95,7 @@ def main() -> None:
     known: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     if not options.write and device.type not in known:
         sys.exit(f"{FILE.name} has no ratios of {device.type}: write them with --write")
-    measure(
-        CELLS, options.device, MIN_ROUNDS
-    )  # until then the allocator gives memory back to the system after every round
+    keep_freed_memory()  # as `fedctta bench` does
     now = measure(CELLS, options.device, options.rounds)
     if options.write:
         again = measure(CELLS, options.device, options.rounds)

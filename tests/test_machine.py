@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedctta.machine import (
     choose_device,
     enough_memory,
     exact,
+    keep_freed_memory,
     peak_memory_mb,
     reset_peak_memory,
     total_memory,
@@ -133,3 +135,26 @@ def test_a_full_gpu_is_said_in_one_line_and_what_filled_it_is_let_go():
     with pytest.raises(UserError, match="the GPU ran out of memory: use lift=loop"), enough_memory():
         fill()
     assert held[0]() is None
+
+
+def test_freed_memory_is_kept_where_glibc_can(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")]:
+        monkeypatch.delenv(name)
+    asked = {}
+
+    class Library:
+        def mallopt(self, option, value):
+            asked[option] = value
+            return 1
+
+    monkeypatch.setattr("fedctta.machine.ctypes.CDLL", lambda name: Library())
+    assert keep_freed_memory()
+    assert asked == {-3: 2**25, -1: 2**30}
+    monkeypatch.setattr("fedctta.machine.ctypes.CDLL", lambda name: object())
+    assert not keep_freed_memory()
+
+
+def test_what_the_user_has_set_for_memory_stays(monkeypatch):
+    monkeypatch.setattr("fedctta.machine.ctypes.CDLL", lambda name: pytest.fail("asked"))
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "100000")
+    assert not keep_freed_memory()

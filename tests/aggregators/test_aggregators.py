@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, aggregators, matrix, mix, overall, restrict
+from fedctta.aggregators.common.groups import Groups
 from fedctta.core.clients import Client, by_loop, in_chunks, stack
 
 # parameters with which a method is quick, and the same whatever the order of clients
@@ -302,6 +303,12 @@ def test_one_model_for_all_is_stored_once():
     assert mixed.stride(0) == 0
     assert mixed[0].stride() == rows[0].stride()
     torch.testing.assert_close(mixed[2], torch.einsum("n,nabcd->abcd", shares, rows))
+    one_group = Groups(torch.full((3, 1), 2.0), shares[None] / 2, torch.zeros(3))
+    grouped = mix(one_group, {"a": rows})["a"]
+    assert grouped.stride(0) == 0
+    torch.testing.assert_close(grouped, mixed)
+    kept = mix(one_group._replace(alone=torch.tensor([0.0, 0.0, 1.0])), {"a": rows})["a"]
+    torch.testing.assert_close(kept, mixed + torch.stack([0 * rows[0], 0 * rows[1], rows[2]]))
     apart = mix(torch.stack([shares, shares, shares.flip(0)]), {"a": rows})["a"]
     torch.testing.assert_close(apart[:2], mixed[:2])
     torch.testing.assert_close(apart[2], torch.einsum("n,nabcd->abcd", shares.flip(0), rows))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeGuard
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -209,8 +209,8 @@ def mix(weights: Mixing, own: Tensors) -> Tensors:
 def _mixed(weights: Weights, tensor: Tensor) -> Tensor:
     if not tensor.numel():
         return tensor
-    if _for_all(weights):  # one model, which everybody receives, is computed and stored once
-        return _mixed(weights[:1], tensor).expand_as(tensor)
+    if (row := _find_common_row(weights)) is not None:  # one model, which all receive, is computed and stored once
+        return _mixed(row, tensor).expand_as(tensor)
     if not row_by_row(tensor):
         return (weights @ tensor.reshape(len(tensor), -1)).view(-1, *tensor.shape[1:])
     # Rows in their memory order, so that neither they nor the result have to be copied.
@@ -219,11 +219,18 @@ def _mixed(weights: Weights, tensor: Tensor) -> Tensor:
     return mixed.as_strided((len(mixed), *tensor.shape[1:]), tensor.stride())
 
 
-def _for_all(weights: Weights) -> TypeGuard[Tensor]:
-    """Whether several clients receive the same; a GPU is not asked, which would have to be waited for."""
+def _find_common_row(weights: Weights) -> Tensor | None:
+    """Return the row[1, N] that all rows of W are, if they are; a GPU is not asked: it would have to be waited for."""
+    if isinstance(weights, Groups):
+        alike = not weights.alone.is_cuda and len(weights.alone) > 1 and not weights.alone.any()
+        return weights.takes[:1] @ weights.gives if alike and _are_equal(weights.takes) else None
     if not isinstance(weights, Tensor) or weights.is_cuda or len(weights) < 2:
-        return False
-    return torch.equal(weights, weights[:1].expand_as(weights))
+        return None
+    return weights[:1] if _are_equal(weights) else None
+
+
+def _are_equal(rows: Tensor) -> bool:
+    return torch.equal(rows, rows[:1].expand_as(rows))
 
 
 def of_tensor(weights: Mixing, name: str) -> Weights:

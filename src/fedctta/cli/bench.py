@@ -37,6 +37,7 @@ def bench(
     from fedctta.bench import make_plan, print_rows, refuse_impossible
     from fedctta.bench import run as run_bench
     from fedctta.bench import write as write_bench
+    from fedctta.machine import keep_freed_memory
 
     plan = make_plan(
         models=models,
@@ -55,6 +56,7 @@ def bench(
     )
     refuse_impossible(plan)
     require_writable(folder)
+    keep_freed_memory()
     rows = []
     stopped = False
     with err.status("") as status:

@@ -42,8 +42,10 @@ def _was_given(context: typer.Context, key: str) -> bool:
 
 def play(pool: Path, seeds: int | None, quick: bool, device: str, shard: str, jobs: int, quiet: bool) -> None:
     """Play every run of all presets that the pool does not have."""
+    from fedctta.machine import keep_freed_memory
     from fedctta.papers.campaign import plan_all, play_all
 
+    keep_freed_memory()
     try:
         outcome = play_all(plan_all(seeds, quick, shard, device), pool, jobs, err, progress=not quiet)
     except KeyboardInterrupt:

@@ -60,6 +60,7 @@ def reproduce(
         return whole_pool.show(place, seeds, quick, as_json)
     if name in ("pack", "pages"):
         return (whole_pool.pack if name == "pack" else whole_pool.write_pages)(place, folder)
+    from fedctta.machine import keep_freed_memory
     from fedctta.papers.reproduction import foresee
     from fedctta.papers.reproduction import reproduce as run_reproduction
     from fedctta.report.comparison import print_comparison
@@ -76,6 +77,7 @@ def reproduce(
             for line in part.told():
                 out.print(line, soft_wrap=True, highlight=False)
         return
+    keep_freed_memory()
     try:
         result = run_reproduction(
             name,

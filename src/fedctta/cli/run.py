@@ -35,6 +35,7 @@ def run(
 
     Example: fedctta run dataset=shapes-c aggregator=local,fedavg,fedctta,oracle seed=0,1,2
     """
+    from fedctta.machine import keep_freed_memory
     from fedctta.report import print_table
     from fedctta.runs.experiment import read_experiments
     from fedctta.runs.experiment import run as run_experiments
@@ -52,6 +53,7 @@ def run(
         folder = Path("runs") / name
         if not resume:
             folder = find_free_folder(folder, read_experiments(preset, values))
+    keep_freed_memory()
     try:
         result = run_experiments(
             preset,

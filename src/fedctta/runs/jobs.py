@@ -21,6 +21,7 @@ import torch
 
 from fedctta.errors import UserError
 from fedctta.files import exit_when_terminated
+from fedctta.machine import keep_freed_memory
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.runs.trial import run_one
@@ -64,6 +65,7 @@ def side_by_side(
 
 def _prepare(threads: int) -> None:
     exit_when_terminated()
+    keep_freed_memory()
     torch.set_num_threads(threads)
 
 
