@@ -200,17 +200,22 @@ def mix(weights: Mixing, own: Tensors) -> Tensors:
     for names in alike.values():
         together = of_tensor(weights, names[0]) @ torch.cat([own[name] for name in names], 1)
         vectors |= zip(names, torch.split(together, [own[name].shape[1] for name in names], 1), strict=True)
+    wide = {name: of_tensor(weights, name) for name in own if name not in vectors}
+    rows = {id(mine): _find_common_row(mine) for mine in {id(mine): mine for mine in wide.values()}.values()}
     return {
-        name: vectors[name] if name in vectors else _mixed(of_tensor(weights, name), tensor)
+        name: vectors[name] if name in vectors else _mixed(wide[name], rows[id(wide[name])], tensor)
         for name, tensor in own.items()
     }
 
 
-def _mixed(weights: Weights, tensor: Tensor) -> Tensor:
+def _mixed(weights: Weights, row: Tensor | None, tensor: Tensor) -> Tensor:
+    """Return W tensor; of a `row` that all rows of W are, one model is computed and stored, which all receive."""
     if not tensor.numel():
         return tensor
-    if (row := _find_common_row(weights)) is not None:  # one model, which all receive, is computed and stored once
-        return _mixed(row, tensor).expand_as(tensor)
+    return _multiply(weights, tensor) if row is None else _multiply(row, tensor).expand_as(tensor)
+
+
+def _multiply(weights: Weights, tensor: Tensor) -> Tensor:
     if not row_by_row(tensor):
         return (weights @ tensor.reshape(len(tensor), -1)).view(-1, *tensor.shape[1:])
     # Rows in their memory order, so that neither they nor the result have to be copied.
