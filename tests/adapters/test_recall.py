@@ -264,3 +264,11 @@ def test_a_book_that_answers_an_earlier_name_or_place_is_taken_up_by_name(tiny_n
         taken = adapter.receive(tiny_network, client._replace(private=client.private | sent), torch.zeros(0)).private
         assert taken["part"][:, 0].tolist() == [0, 6, 0, 0]
         assert taken["name"].tolist() == heading
+
+
+def test_mirror_images_that_have_no_effect_are_refused(tiny_module):
+    dense = Network(tiny_module, dense=True)
+    with pytest.raises(UserError, match="has no effect on a model that predicts every pixel"):
+        Recall(mirror=0.5).check(dense, 4)
+    Recall().check(dense, 4)
+    Recall(mirror=0.5).check(Network(tiny_module), 4)

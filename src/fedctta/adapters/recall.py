@@ -109,6 +109,8 @@ class Recall(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """Without an inner method there must be statistics to recall; with one, what it trains."""
+        if network.dense and self.mirror != type(self).mirror:
+            raise UserError(f"recall.mirror={self.mirror} has no effect on a model that predicts every pixel: drop it")
         if self.learner is None:
             return self.require(network, "batchnorm", "recall.inner=tent")
         for need in self.learner.method.needs:
