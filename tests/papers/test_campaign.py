@@ -73,8 +73,12 @@ def test_other_weights_than_the_record_has_are_played_again(played):
     experiment = plan_all().mine[0]
     play()
     run = read_pool(POOL)[experiment.anywhere.fingerprint]
-    other = replace(run, settings={**run.settings, "source": {**run.settings["source"], "date": "1999-01-01"}})
+    again, other = (
+        replace(run, settings={**run.settings, "source": {**run.settings["source"], **changed}})
+        for changed in ({"date": "1999-01-01"}, {"accuracy": 0.123})
+    )
     assert is_kept(experiment, run, Cache())
+    assert is_kept(experiment, again, Cache())  # the same recipe and accuracy, on another day
     assert not is_kept(experiment, other, Cache())
     assert not is_kept(experiment, None, Cache())
     gone = replace(experiment, weights="nobody-trained-these")

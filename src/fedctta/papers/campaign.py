@@ -91,7 +91,8 @@ def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, prog
 def is_kept(experiment: Experiment, run: Kept | None, cache: Cache) -> bool:
     """Whether the pool has the run, with today's parameters and of the weights that are on this machine: cards tell.
 
-    A default may have changed since. Where the weights are not on this machine, what is there counts.
+    A default may have changed since. Where the weights are not on this machine, what is there counts; where they were
+    trained again, on another day, to the same accuracy by the same recipe, they are the same.
     """
     if run is None:
         return False
@@ -102,7 +103,11 @@ def is_kept(experiment: Experiment, run: Kept | None, cache: Cache) -> bool:
         source: Source = cache.source(experiment, str(run.settings["model"]))
     except UserError:
         return True
-    return source.told() == dict(run.settings.get("source", {}))
+    return _without_date(source.told()) == _without_date(run.settings.get("source", {}))
+
+
+def _without_date(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in source.items() if key != "date"}
 
 
 def _find_untrained(plans: Sequence[Plan], left: Sequence[Experiment]) -> dict[str, Training]:
