@@ -315,6 +315,25 @@ def test_one_model_for_all_is_stored_once():
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.integers(0, 10))
+def test_tensors_with_weights_of_their_own_are_mixed_as_one_by_one(active, seed):
+    present, generator = torch.tensor(active), torch.Generator().manual_seed(seed)
+    clients = len(active)
+    shapes = {"a": (2,), "b": (2,), "c": (3,), "d": (), "e": (2, 1, 3), "f": (2,)}
+    own = {name: torch.rand(clients, *shape, generator=generator) for name, shape in shapes.items()}
+    weights = {name: torch.rand(clients, clients, generator=generator).softmax(1) for name in own}
+    weights["f"] = weights["a"]
+    together = restrict(weights, present)
+    mixed = mix(together, own)
+    for name, tensor in own.items():
+        alone = restrict(weights[name], present)
+        torch.testing.assert_close(together[name], alone)
+        torch.testing.assert_close(mixed[name], torch.tensordot(alone, tensor, 1))
+    sizes = {name: tensor[0].numel() for name, tensor in own.items()}
+    mean = sum(sizes[name] * together[name] for name in own) / sum(sizes.values())
+    torch.testing.assert_close(overall(together, own), mean)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=6), st.integers(0, 10))
 def test_restriction_equals_a_softmax_over_those_present(active, seed):
     present = torch.tensor(active)
     scores = torch.rand(len(active), len(active), generator=torch.Generator().manual_seed(seed))

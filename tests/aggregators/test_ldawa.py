@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedctta.aggregators import Uploads, mix, restrict
-from fedctta.aggregators.ldawa import LDAWA, agreement
+from fedctta.aggregators.ldawa import LDAWA, agreement, measure
 from fedctta.errors import UserError
 
 ALL = torch.ones(3, dtype=torch.bool)
@@ -127,6 +127,10 @@ def test_alone():
 
 def test_where_cosines_say_nothing_everybody_counts():
     stack = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
-    assert agreement(stack, torch.zeros(2), ALL).tolist() == [1, 1, 1]  # no direction to compare with
-    assert agreement(stack[:2], torch.tensor([-1.0, -1.0]), ALL[:2]).tolist() == [1, 1]  # all point away
-    close(agreement(stack, torch.tensor([1.0, 0.0]), ALL), [1.0, 0.0, 1.0])  # a zero tensor has no direction
+
+    def agree(stack, globe):
+        return agreement(*measure(stack[None], torch.tensor([globe])), ALL[: len(stack)])[0]
+
+    assert agree(stack, [0.0, 0.0]).tolist() == [1, 1, 1]  # no direction to compare with
+    assert agree(stack[:2], [-1.0, -1.0]).tolist() == [1, 1]  # all point away
+    close(agree(stack, [1.0, 0.0]), [1.0, 0.0, 1.0])  # a zero tensor has no direction

@@ -87,3 +87,18 @@ def test_told_to_end_it_ends_its_processes_too(tmp_path):
         os.kill(each, signal.SIGKILL)
     assert not left
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_process_told_to_end_begins_no_other_experiment():
+    """The pool would take SystemExit for a result, and go on."""
+    code = """
+import sys
+from fedctta.runs import jobs
+jobs.run_one = lambda *arguments: sys.exit(143)
+try:
+    jobs._play(None, None, False)
+except BaseException:
+    print("went on")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (143, b"")

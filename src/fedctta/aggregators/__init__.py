@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.core.clients import Client, Lifter
 from fedctta.core.memory_layout import row_by_row
 from fedctta.core.network import Network, Tensors
+from fedctta.core.tensors import constant
 from fedctta.errors import UserError, either
 from fedctta.registry import Registry
 
@@ -192,20 +193,34 @@ class Aggregator:
 
 def mix(weights: Mixing, own: Tensors) -> Tensors:
     """Give client i the model sum_j W_ij theta_j. Vectors, many and short, are concatenated and mixed at once."""
-    alike: dict[tuple[int, torch.dtype], list[str]] = {}
-    for name, tensor in own.items():
-        if tensor.dim() == 2:
-            alike.setdefault((id(of_tensor(weights, name)), tensor.dtype), []).append(name)
-    vectors: Tensors = {}
-    for names in alike.values():
-        together = of_tensor(weights, names[0]) @ torch.cat([own[name] for name in names], 1)
-        vectors |= zip(names, torch.split(together, [own[name].shape[1] for name in names], 1), strict=True)
+    vectors = _mix_vectors(weights, {name: tensor for name, tensor in own.items() if tensor.dim() == 2})
     wide = {name: of_tensor(weights, name) for name in own if name not in vectors}
     rows = {id(mine): _find_common_row(mine) for mine in {id(mine): mine for mine in wide.values()}.values()}
     return {
         name: vectors[name] if name in vectors else _mixed(wide[name], rows[id(wide[name])], tensor)
         for name, tensor in own.items()
     }
+
+
+def _mix_vectors(weights: Mixing, own: Tensors) -> Tensors:
+    """Mix tensors[N, d]: those with the same W side by side, those of one size with Ws of their own in one batch."""
+    alike: dict[tuple[int, torch.dtype], list[str]] = {}
+    for name, tensor in own.items():
+        alike.setdefault((id(of_tensor(weights, name)), tensor.dtype), []).append(name)
+    lonely: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
+    for (name,) in (names for names in alike.values() if len(names) == 1):
+        if isinstance(of_tensor(weights, name), Tensor):
+            lonely.setdefault((own[name].shape, own[name].dtype), []).append(name)
+    mixed: Tensors = {}
+    for names in lonely.values():
+        if len(names) > 1:
+            each_own = torch.stack([cast(Tensor, of_tensor(weights, name)) for name in names])
+            mixed |= zip(names, torch.bmm(each_own, torch.stack([own[name] for name in names])).unbind(), strict=True)
+    for names in alike.values():
+        if names[0] not in mixed:
+            together = of_tensor(weights, names[0]) @ torch.cat([own[name] for name in names], 1)
+            mixed |= zip(names, torch.split(together, [own[name].shape[1] for name in names], 1), strict=True)
+    return mixed
 
 
 def _mixed(weights: Weights, row: Tensor | None, tensor: Tensor) -> Tensor:
@@ -253,8 +268,9 @@ def overall(weights: Mixing, own: Tensors) -> Tensor:
     sizes: dict[int, int] = {}
     for name, w in weights.items():
         sizes[id(w)] = sizes.get(id(w), 0) + own[name][0].numel()
-    shared = {id(w): w for w in weights.values()}
-    return torch.stack([matrix(w) * (sizes[key] / sum(sizes.values())) for key, w in shared.items()]).sum(0)
+    stack = torch.stack([matrix(w) for w in {id(w): w for w in weights.values()}.values()])
+    shares = constant(tuple(size / sum(sizes.values()) for size in sizes.values()), stack)
+    return (shares[:, None, None] * stack).sum(0)
 
 
 def matrix(weights: Weights) -> Tensor:
@@ -269,6 +285,8 @@ def restrict(weights: Mixing, receive: Tensor, trust: Tensor | None = None) -> M
     over the present clients. A row without any weight becomes the row of the identity.
     """
     trust = receive if trust is None else trust
+    if isinstance(weights, Mapping) and all(isinstance(w, Tensor) for w in weights.values()):
+        return _restrict_at_once(cast(Mapping[str, Tensor], weights), receive, trust)
     return each(weights, lambda w: _dense(w, receive, trust) if isinstance(w, Tensor) else w.restricted(receive, trust))
 
 
@@ -280,11 +298,20 @@ def each(weights: Mixing, change: Callable[[Weights], Weights]) -> Mixing:
     return {name: changed[id(w)] for name, w in weights.items()}
 
 
+def _restrict_at_once(weights: Mapping[str, Tensor], receive: Tensor, trust: Tensor) -> Mapping[str, Tensor]:
+    """Restrict the Ws of all tensors as one stack: each is small, and a GPU takes longer to begin than to compute."""
+    distinct = {id(w): w for w in weights.values()}
+    together = _dense(torch.stack(list(distinct.values())), receive, trust).unbind()
+    restricted = dict(zip(distinct, together, strict=True))
+    return {name: restricted[id(w)] for name, w in weights.items()}
+
+
 def _dense(weights: Tensor, receive: Tensor, trust: Tensor) -> Tensor:
+    """Restrict W[..., N, N]."""
     present = weights * trust
-    total = present.sum(1, keepdim=True)
-    alone = (~receive | (total.squeeze(1) <= 0)).unsqueeze(1)
-    return torch.where(alone, torch.eye(len(weights), device=weights.device), present / total.clamp_min(1e-12))
+    total = present.sum(-1, keepdim=True)
+    alone = ~receive[:, None] | (total <= 0)
+    return torch.where(alone, torch.eye(len(receive), device=weights.device), present / total.clamp_min(1e-12))
 
 
 aggregators: Registry[Aggregator] = Registry("aggregator", __name__)

@@ -27,8 +27,9 @@ from torch import Tensor
 
 from fedctta.aggregators import Server, Uploads
 from fedctta.aggregators.common.server_model import ServerModel
-from fedctta.aggregators.common.vectors import average, counted
+from fedctta.aggregators.common.vectors import average_all, counted
 from fedctta.core.network import Tensors
+from fedctta.core.tensors import each_element, named
 from fedctta.errors import UserError
 
 
@@ -54,21 +55,23 @@ class FedAvgM(ServerModel):
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Move the server's model towards the mean of what came; W = 11' / N."""
-        trust, n, memory = counted(uploads), len(uploads.active), dict(memory)
+        trust, n = counted(uploads), len(uploads.active)
         came = (trust > 0).any()
         anew = memory["round"] % self.restart == 0 if self.restart else memory["round"] == 0
-        for name, tensor in uploads.own.items():
-            g = memory.get(f"global.{name}", server.network.state[name].contiguous())
-            mean = average(tensor, trust, g)
-            if self.variant == "paper" and name in server.network.statistics:
-                memory[f"global.{name}"] = mean
-                continue
-            m = memory.get(f"momentum.{name}", torch.zeros_like(g))
+        models = {n: memory.get(f"global.{n}", server.network.state[n].contiguous()) for n in uploads.own}
+        means = average_all(uploads.own, trust, models)
+        measured = server.network.statistics if self.variant == "paper" else {}
+        learnt = {name: g for name, g in models.items() if name not in measured}
+        momenta = {name: memory.get(f"momentum.{name}", torch.zeros_like(g)) for name, g in learnt.items()}
+
+        def move(g: Tensor, m: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
             there, moving = self.move(g, m, mean, anew)
-            there = there.clamp_min(0) if name.endswith("running_var") else there
-            memory |= {f"global.{name}": torch.where(came, there, g), f"momentum.{name}": torch.where(came, moving, m)}
-        memory["round"] = memory["round"] + came
-        return torch.full((n, n), 1 / n, device=trust.device), memory
+            return torch.where(came, there, g), torch.where(came, moving, m)
+
+        there, moving = each_element(move, learnt, momenta, means) if learnt else ({}, {})
+        there = {n: t.clamp_min(0) if n.endswith("running_var") else t for n, t in there.items()}
+        new = named("global", means | there) | named("momentum", moving) | {"round": memory["round"] + came}
+        return torch.full((n, n), 1 / n, device=trust.device), {**memory, **new}
 
     def move(self, g: Tensor, m: Tensor, mean: Tensor, anew: Tensor) -> tuple[Tensor, Tensor]:
         """Return the server's model and momentum after one round, which may start anew."""

@@ -21,16 +21,17 @@ The test-time code starts over with FedAvg at every new corruption (`restart=50`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
-from fedctta.aggregators.common.vectors import average, counted, for_active
+from fedctta.aggregators.common.vectors import counted, for_active
 from fedctta.core.network import Tensors
+from fedctta.core.tensors import constant
 from fedctta.errors import UserError
 
 
@@ -49,27 +50,46 @@ class LDAWA(Aggregator):
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """One W for every tensor, its rows all alike; remember the global model, and what `step` scales by."""
-        memory, active, n, trust = dict(memory), uploads.active, len(uploads.active), counted(uploads)
+        n, present = len(uploads.active), uploads.active.float()
         if not uploads.own:  # nothing is adapted: all models are the source model
-            return torch.full((n, n), 1 / n, device=active.device), memory
-        weights, agree = {}, agreement if self.variant == "paper" else cosines_to
-        present = active.float()
-        played = memory.get("round", torch.zeros((), dtype=torch.int64, device=active.device))
+            return torch.full((n, n), 1 / n, device=present.device), memory
+        forms = collect_forms(uploads.own)
+        names = [name for form in forms for name in form]
+        stacks = [stack_models(uploads.own, form) for form in forms]
+        globe = [stack_globe(memory, form, stack) for form, stack in zip(forms, stacks, strict=True)]
+        delta = present.expand(len(names), n)
+        if f"global.{names[0]}" in memory:
+            agree = agreement if self.variant == "paper" else cosines_to
+            inner, lengths, length = (torch.cat(part) for part in zip(*map(measure, stacks, globe), strict=True))
+            compared = agree(inner, lengths, length, uploads.active)
+            single = constant(tuple(uploads.own[name].dim() == 1 for name in names), uploads.active)
+            delta = torch.where(single[:, None], delta, compared)
+        memory = dict(memory)
         if self.restart:
+            played = memory.get("round", torch.zeros((), dtype=torch.int64, device=present.device))
             memory["round"] = played + 1
-        for name, tensor in uploads.own.items():
-            delta = agree(tensor, memory.get(f"global.{name}"), active)
-            if self.restart:
-                delta = torch.where(played % self.restart == 0, present, delta)
-            total = delta.sum()
-            weights[name] = torch.where(total == 0, present / present.sum(), delta / total).expand(n, n)
-            before = memory.get(f"global.{name}", torch.zeros_like(tensor[0]))  # 0: nothing to compare with yet
-            if self.variant == "paper":
-                memory[f"global.{name}"] = average(tensor, delta * trust, before)
-            else:
-                memory[f"scale.{name}"] = average(delta, trust, torch.ones_like(trust[0]))
-                memory[f"global.{name}"] = average(delta.view(-1, *[1] * (tensor.dim() - 1)) * tensor, trust, before)
-        return weights, memory
+            delta = torch.where(played % self.restart == 0, present, delta)
+        total = delta.sum(1, keepdim=True)
+        weights = torch.where(total == 0, present / present.sum(), delta / total)
+        means, scales = self._average(stacks, globe, delta, counted(uploads))
+        if self.variant == "code":
+            memory |= zip((f"scale.{name}" for name in names), scales.unbind(), strict=True)
+        memory |= {f"global.{m}": mean.view(uploads.own[m].shape[1:]) for m, mean in zip(names, means, strict=True)}
+        return dict(zip(names, weights[:, None, :].expand(-1, n, -1).unbind(), strict=True)), memory
+
+    def _average(
+        self, stacks: Sequence[Tensor], globe: Sequence[Tensor], delta: Tensor, trust: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return the new global model, tensor by tensor, and by what `variant=code` scales them[L]."""
+        counts = delta * trust if self.variant == "paper" else trust.expand_as(delta)
+        whole = counts.sum(1, keepdim=True)
+        shares = counts / torch.where(whole > 0, whole, 1)
+        scales = torch.where(whole > 0, (shares * delta).sum(1, keepdim=True), 1).squeeze(1)
+        if self.variant == "code":
+            shares = shares * delta
+        sizes = [len(stack) for stack in stacks]
+        parts = (torch.split(tensor, sizes) for tensor in (shares, counts, whole))
+        return [mean for each in zip(stacks, globe, *parts, strict=True) for mean in sum_up(*each).unbind()], scales
 
     def step(
         self, server: Server, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors
@@ -80,20 +100,48 @@ class LDAWA(Aggregator):
         return mixed, memory
 
 
-def cosines_to(stack: Tensor, reference: Tensor | None, active: Tensor) -> Tensor:
-    """delta[N] of the published code: cosines as they are, those with a zero vector 0."""
-    if reference is None or stack.dim() == 1:
-        return active.to(stack.dtype)
-    cosine = F.cosine_similarity(stack.reshape(len(stack), -1), reference.reshape(1, -1))
-    return torch.where(active, cosine, 0)
+def collect_forms(models: Tensors) -> list[list[str]]:
+    """Return the names of the tensors; vectors of one length, many and short, are one form and computed at once."""
+    forms: dict[object, list[str]] = {}
+    for name, tensor in models.items():
+        forms.setdefault((tensor.shape, tensor.dtype) if tensor.dim() == 2 else name, []).append(name)
+    return list(forms.values())
 
 
-def agreement(stack: Tensor, reference: Tensor | None, active: Tensor) -> Tensor:
-    """delta[N] of one tensor of all clients: 0 for the absent, 1 for all present where there is nothing to compare."""
-    present = active.to(stack.dtype)
-    if reference is None or stack.dim() == 1:
-        return present
-    rows = stack.reshape(len(stack), -1)
-    cosine = F.cosine_similarity(rows, reference.reshape(1, -1), eps=torch.finfo(stack.dtype).tiny)
-    delta = torch.where(rows.any(1) & reference.any(), cosine.clamp(0, 1), 1) * present
-    return torch.where(delta.sum() > 0, delta, present)
+def stack_models(models: Tensors, names: Sequence[str]) -> Tensor:
+    """Return the clients' tensors of these names as one, [k, N, d]."""
+    rows = [models[name].reshape(len(models[name]), -1) for name in names]
+    return torch.stack(rows) if len(rows) > 1 else rows[0][None]
+
+
+def stack_globe(memory: Tensors, names: Sequence[str], stack: Tensor) -> Tensor:
+    """Return the global model's tensors[k, d] of these names; 0 if there is nothing to compare with yet."""
+    if f"global.{names[0]}" not in memory:
+        return torch.zeros_like(stack[:, 0])
+    return torch.stack([memory[f"global.{name}"].flatten() for name in names])
+
+
+def measure(stack: Tensor, globe: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Inner products[k, N] of the clients' tensors[k, N, d] with the global ones[k, d], and the lengths of both."""
+    inner = torch.bmm(stack, globe[:, :, None]).squeeze(-1)
+    return inner, torch.linalg.vector_norm(stack, dim=-1), torch.linalg.vector_norm(globe, dim=-1, keepdim=True)
+
+
+def sum_up(stack: Tensor, before: Tensor, shares: Tensor, counts: Tensor, whole: Tensor) -> Tensor:
+    """sum_j shares_j theta_j of every tensor of stack[k, N, d]; what was there `before`[k, d] if nothing counts."""
+    rows = torch.where((counts > 0)[:, :, None], stack, 0)  # 0 times what is no number is none either
+    return torch.where(whole > 0, torch.bmm(shares[:, None, :].to(stack.dtype), rows).squeeze(1), before)
+
+
+def cosines_to(inner: Tensor, lengths: Tensor, length: Tensor, active: Tensor) -> Tensor:
+    """delta[k, N] of the published code: cosines as they are, those with a zero vector 0."""
+    known = (lengths > 0) & (length > 0)
+    return torch.where(active & known, inner / torch.where(known, lengths, 1) / torch.where(known, length, 1), 0)
+
+
+def agreement(inner: Tensor, lengths: Tensor, length: Tensor, active: Tensor) -> Tensor:
+    """delta[k, N] of all clients: 0 for the absent, 1 for all present where there is nothing to compare."""
+    known, present = (lengths > 0) & (length > 0), active.to(inner.dtype)
+    cosine = inner / torch.where(known, lengths, 1) / torch.where(known, length, 1)
+    delta = torch.where(known, cosine.clamp(0, 1), 1) * present
+    return torch.where(delta.sum(1, keepdim=True) > 0, delta, present)

@@ -80,6 +80,8 @@ def _play(experiment: Experiment, folder: Path, resume: bool) -> str:
         run_one(experiment, _cache(), folder, resume, lambda rounds: lambda t, tally: None)
     except KeyboardInterrupt:
         return STOPPED
+    except SystemExit as ending:  # the pool would take it for a result, and begin the next experiment
+        os._exit(ending.code if isinstance(ending.code, int) else 1)
     except UserError as error:
         return str(error)
     except (RuntimeError, ValueError, ArithmeticError) as error:  # out of memory, a method's own mistake

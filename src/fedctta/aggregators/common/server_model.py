@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedctta.aggregators import Aggregator, Server, Uploads
-from fedctta.aggregators.common.vectors import for_active
+from fedctta.aggregators.common.vectors import for_active_all
 from fedctta.core.network import Tensors
 
 
@@ -20,7 +20,7 @@ class ServerModel(Aggregator):
         """Hand the server's model to those who join, once there is one."""
         if not all(f"global.{name}" in memory for name in own):
             return own
-        return {name: for_active(joined, memory[f"global.{name}"], tensor) for name, tensor in own.items()}
+        return for_active_all(joined, self.keeps(memory), own)
 
     def keeps(self, memory: Tensors) -> Tensors:
         """Return the server's model, once there is one."""
@@ -34,5 +34,4 @@ class ServerModel(Aggregator):
         self, server: Server, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors
     ) -> tuple[Tensors, Tensors]:
         """Send the server's model."""
-        sent = {name: for_active(receive, memory[f"global.{name}"], tensor) for name, tensor in mixed.items()}
-        return sent, memory
+        return for_active_all(receive, self.keeps(memory), mixed), memory

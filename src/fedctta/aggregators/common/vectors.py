@@ -7,6 +7,7 @@ in which a checkpoint gives them back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -86,10 +87,37 @@ def kept_from(receivers: Receivers, weights: Tensor) -> Tensor:
 
 def average(stack: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
     """sum_j weight_j theta_j / sum_j weight_j of stack[N, ...]; `otherwise` if there is no weight."""
-    weight = weight.to(stack.dtype)
+    return average_all({"": stack}, weight.to(stack.dtype), {"": otherwise})[""]
+
+
+def average_all(models: Tensors, weight: Tensor, otherwise: Tensors) -> Tensors:
+    """Return the `average` of every tensor of a stack of models; vectors, many and short, are averaged as one."""
     total = weight.sum()
-    rows = for_active(weight > 0, stack, torch.zeros_like(stack))  # 0 times what is no number is none either
-    return torch.where(total > 0, torch.tensordot(weight / torch.where(total > 0, total, 1), rows, 1), otherwise)
+    share, counts, some = weight / torch.where(total > 0, total, 1), weight > 0, total > 0
+    return _vectors_as_one(models, otherwise, lambda stack, instead: _sum_up(stack, share, counts, some, instead))
+
+
+def _sum_up(stack: Tensor, share: Tensor, counts: Tensor, some: Tensor, otherwise: Tensor) -> Tensor:
+    rows = torch.where(counts.view(-1, *[1] * (stack.dim() - 1)), stack, 0)  # 0 times what is no number is none either
+    return torch.where(some, torch.tensordot(share.to(stack.dtype), rows, 1), otherwise)
+
+
+def for_active_all(active: Tensor, new: Tensors, old: Tensors) -> Tensors:
+    """`for_active` of every tensor: one model `new` for active clients, rows of `old`[N, ...] for absent ones."""
+    return _vectors_as_one(old, new, lambda stack, one: for_active(active, one, stack))
+
+
+def _vectors_as_one(stacks: Tensors, models: Tensors, function: Callable[[Tensor, Tensor], Tensor]) -> Tensors:
+    """Apply a function of stack[N, ...] and one model's tensor[...], once for all vectors laid side by side."""
+    vectors = [name for name, tensor in stacks.items() if tensor.dim() == 2]
+    results: Tensors = {}
+    if vectors:
+        sizes = [stacks[name].shape[1] for name in vectors]
+        whole = function(
+            torch.cat([stacks[name] for name in vectors], 1), torch.cat([models[name] for name in vectors])
+        )
+        results |= zip(vectors, torch.split(whole, sizes, -1), strict=True)
+    return {name: results[name] if name in results else function(t, models[name]) for name, t in stacks.items()}
 
 
 def counted(uploads: Uploads) -> Tensor:
