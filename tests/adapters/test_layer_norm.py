@@ -24,7 +24,7 @@ NEEDS_BATCHNORM = {"bn", "recall", "norm-alpha", "norm-ema", "dua", "rotta", "bb
 SURE = 5  # times the logits, for methods that leave out images
 PARAMETERS = {
     "grad": {"lr": 1e-3},
-    "cotta": {"views": 2},
+    "cotta": {"views": 2, "lr": 1e-5},  # Adam's first steps are signs, and rounding decides those of zero gradients
     "memo": {"views": 2},
     "atp": {"rates": "0.01"},
     "fedthe": {"views": 2, "plus": 1},
