@@ -173,8 +173,10 @@ def captured(play: Callable[[Tensors], Tensors], memory: Tensors) -> Callable[[T
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        for name, new in play(memory).items():
-            memory[name].copy_(new)
+        new = play(memory)
+        changed = [name for name in new if new[name] is not memory[name]]
+        if changed:  # all at once, as the engine does
+            torch._foreach_copy_([memory[name] for name in changed], [new[name] for name in changed])
 
     def replay(memory: Tensors) -> Tensors:
         graph.replay()

@@ -1,0 +1,125 @@
+"""Kin's server on a GPU in six kernels instead of about 130 (`kernels`): the same results up to rounding.
+
+At up to some thousand clients each of the plain operations takes less time than to start it, even in a CUDA graph. The
+plain path is the reference, and serves wherever Triton is not there or what is asked is not in the kernels.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor
+
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.kin import kernels
+from fedctta.aggregators.kin.belief import TINY
+from fedctta.aggregators.kin.statistics_memory import FADE, find_means, join, name_variances
+from fedctta.core.appearance import NUMBERS
+from fedctta.core.network import Tensors
+
+ROWS, PEERS = 16, 64  # clients per program that compares, and those they are compared with at a time
+CHECKED = 4  # clients per program that looks for numbers that cannot be
+FOUND = 32  # clients per program that adds up beliefs
+BATCH, CHANNELS = 32, 32  # statistics that are added up at a time: clients, channels
+SPAN = 512  # clients whose statistics one program adds up
+SENT = (32, 64)  # clients and channels per program that answers
+LEAST = 16  # the shortest side of a product
+
+
+def probe(device: torch.device) -> None:
+    """Raise whatever Triton raises if it cannot compile or start a kernel here."""
+    kernels.probe_kernel[(1,)](torch.zeros(1, device=device))
+
+
+def update_all(
+    source: Tensors, uploads: Uploads, memory: Tensors, *, hazard: float, tolerance: float, strange: float,
+    horizon: float,
+) -> tuple[Groups, Tensors]:  # fmt: skip
+    """Update beliefs, found a domain if needed, update all that is remembered, and return who is kin."""
+    look, spread, images = (uploads.signals[name].contiguous() for name in ("look", "spread", "images"))
+    trust = uploads.active.view(torch.uint8) if uploads.trust is None else uploads.trust
+    n, domains = len(look), len(memory["weight"])
+    wide, block = _cover(domains), _cover(n)
+    fixed = {"D": NUMBERS, "TINY": TINY}
+    if "fresh" in uploads.signals:
+        names = find_means(uploads.own)
+        rows, centre = join(uploads.own, names + name_variances(names)), torch.cat([source[name] for name in names])
+        fresh, channels = uploads.signals["fresh"].contiguous(), len(centre)
+        if "batches" not in memory:
+            nothing = look.new_zeros(domains, 2 * channels)
+            memory = memory | {"batches": torch.zeros_like(memory["weight"]), "moments": nothing}
+        batches, moments = memory["batches"], memory["moments"]
+        fed = {"batches": torch.empty_like(batches), "moments": torch.empty_like(moments)}
+    else:  # nothing of these is read
+        rows = centre = fresh = batches = moments = look
+        channels, fed = 0, {}
+
+    heed, new, unknown, score, alone = look.new_empty(5, n)
+    usual, typical = look.new_empty(NUMBERS), look.new_empty(1)
+    kernels.hear_kernel[(NUMBERS + (_pieces(n, CHECKED) if channels else 0),)](
+        look, spread, images, trust, rows, centre, fresh, heed, new, usual, typical, n, channels, tolerance,
+        **fixed, BLOCK=block, R=CHECKED, C=512, num_warps=_warps(block),
+    )  # fmt: skip
+    belief = torch.empty_like(memory["belief"])
+    kernels.believe_kernel[(_pieces(n, ROWS),)](
+        look, images, heed, usual, memory["belief"], memory["weight"], memory["look"], memory["spread"],
+        belief, unknown, n, domains, tolerance, hazard, 0.5 * NUMBERS * log(strange), **fixed, N=ROWS, K=wide,
+    )  # fmt: skip
+    kernels.compare_kernel[(_pieces(n, ROWS),)](
+        look, heed, unknown, usual, typical, score, n, strange, **fixed, N=ROWS, M=PEERS
+    )
+    after, takes, gives = torch.empty_like(belief), look.new_empty(n, domains), look.new_empty(domains, n)
+    replaced, blocks = torch.empty(domains, dtype=torch.int8, device=look.device), _pieces(n, FOUND)
+    wise = _cover(NUMBERS)
+    sums, looks = look.new_empty(blocks, 3, wide), look.new_empty(blocks, 2, wide, wise)
+    kernels.found_kernel[(blocks,)](
+        look, spread, heed, new if channels else heed, unknown, usual, typical, score, belief, memory["belief"],
+        memory["weight"], after, takes, alone, replaced, sums, looks, n, domains, strange,
+        **fixed, BLOCK=block, N=FOUND, K=wide, L=wise, num_warps=_warps(block),
+    )  # fmt: skip
+    fed |= {name: torch.empty_like(memory[name]) for name in ("weight", "look", "spread")}
+    columns, splits = _pieces(channels, CHANNELS), _pieces(n, SPAN)
+    parts = look.new_empty(splits, *moments.shape) if splits > 1 else moments
+    kernels.remember_kernel[(columns * splits + 1 + _pieces(n, 64),)](
+        rows, centre, heed, new, takes, replaced, sums, looks,
+        memory["weight"], memory["look"], memory["spread"], batches, moments,
+        gives, fed["weight"], fed["look"], fed["spread"], fed.get("batches", look), fed.get("moments", look), parts,
+        n, domains, channels, blocks, columns, splits, SPAN, horizon, FADE,
+        **fixed, N=BATCH, K=wide, C=CHANNELS, G=64, L=wise, B=32, WHOLE=splits == 1,
+    )  # fmt: skip
+    if channels and splits > 1:
+        kernels.gather_kernel[(_pieces(2 * channels, 64),)](
+            replaced, sums, parts, batches, moments, fed["batches"], fed["moments"],
+            domains, channels, blocks, splits, horizon, FADE, TINY=TINY, K=wide, C=64, B=32,
+        )  # fmt: skip
+    return Groups(takes, gives, alone), memory | fed | {"belief": after}
+
+
+def recall(source: Tensors, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors) -> Tensors:
+    """Return the statistics to send: those of a client's domains, as far as it is in any, and the rest as mixed."""
+    means = find_means(mixed)
+    names = means + name_variances(means)
+    together, centre = join(mixed, names), torch.cat([source[name] for name in means])
+    n, domains, channels = len(together), len(memory["weight"]), len(centre)
+    sent, (rows, columns) = torch.empty_like(together), SENT
+    kernels.recall_kernel[(_pieces(n, rows), _pieces(channels, columns))](
+        memory["belief"], memory["batches"], memory["moments"], centre, uploads.signals["fresh"].contiguous(),
+        receive.view(torch.uint8), together, sent, n, domains, channels, N=rows, K=_cover(domains), C=columns,
+    )  # fmt: skip
+    parts = torch.split(sent, [mixed[name].shape[1] for name in names], 1)
+    return dict(zip(names, parts, strict=True))
+
+
+def _pieces(whole: int, piece: int) -> int:
+    return -(-whole // piece)
+
+
+def _cover(length: int) -> int:
+    """Return the least power of two that is no shorter, and no shorter than a product's shortest side."""
+    return max(LEAST, 1 << (length - 1).bit_length())
+
+
+def _warps(block: int) -> int:
+    return 4 if block <= 1024 else 16
