@@ -17,7 +17,7 @@ from fedctta.aggregators.kin import kernels
 from fedctta.aggregators.kin.belief import TINY
 from fedctta.aggregators.kin.statistics_memory import FADE, find_means, join, name_variances
 from fedctta.core.appearance import NUMBERS
-from fedctta.core.network import Tensors
+from fedctta.core.network import Network, Tensors
 
 ROWS, PEERS = 16, 64  # clients per program that compares, and those they are compared with at a time
 CHECKED = 4  # clients per program that looks for numbers that cannot be
@@ -34,10 +34,10 @@ def probe(device: torch.device) -> None:
 
 
 def update_all(
-    source: Tensors, uploads: Uploads, memory: Tensors, *, hazard: float, tolerance: float, strange: float,
+    network: Network, uploads: Uploads, memory: Tensors, *, hazard: float, tolerance: float, strange: float,
     horizon: float,
 ) -> tuple[Groups, Tensors]:  # fmt: skip
-    """Update beliefs, found a domain if needed, update all that is remembered, and return who is kin."""
+    """Update beliefs, start a new domain if needed, update all that is remembered, and return who is kin."""
     look, spread, images = (uploads.signals[name].contiguous() for name in ("look", "spread", "images"))
     trust = uploads.active.view(torch.uint8) if uploads.trust is None else uploads.trust
     n, domains = len(look), len(memory["weight"])
@@ -45,7 +45,10 @@ def update_all(
     fixed = {"D": NUMBERS, "TINY": TINY}
     if "fresh" in uploads.signals:
         names = find_means(uploads.own)
-        rows, centre = join(uploads.own, names + name_variances(names)), torch.cat([source[name] for name in names])
+        rows, centre = (
+            join(uploads.own, names + name_variances(names)),
+            torch.cat([network.state[name] for name in names]),
+        )
         fresh, channels = uploads.signals["fresh"].contiguous(), len(centre)
         if "batches" not in memory:
             nothing = look.new_zeros(domains, 2 * channels)
