@@ -69,6 +69,11 @@ def test_fused_rounds_are_plain_rounds(clients, domains, layers, apart):
         found, held = fused.update_all(server.network, uploads, memory, **RATES)
         torch.testing.assert_close(found.matrix(), kin.matrix(), atol=1e-5, rtol=0)
         torch.testing.assert_close(held, after, atol=1e-5, rtol=1e-5)
+        given, expected = (
+            w.restricted(uploads.active, uploads.active if uploads.trust is None else uploads.trust)
+            for w in (found, kin)
+        )
+        torch.testing.assert_close(given.matrix(), expected.matrix(), atol=1e-5, rtol=0)
         if layers:
             mixed = mix(restrict(kin, uploads.active, uploads.trust), uploads.own)
             mixed = {name: tensor.nan_to_num(0, 0, 0) for name, tensor in mixed.items() if is_statistic(name)}

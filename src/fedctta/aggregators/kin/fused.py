@@ -25,7 +25,28 @@ FOUND = 32  # clients per program that adds up beliefs
 BATCH, CHANNELS = 32, 32  # statistics that are added up at a time: clients, channels
 SPAN = 512  # clients whose statistics one program adds up
 SENT = (32, 64)  # clients and channels per program that answers
+GIVEN = 4096  # clients up to which every program adds up what all give
 LEAST = 16  # the shortest side of a product
+
+
+class FusedGroups(Groups):
+    """W via groups that is restricted by one kernel."""
+
+    __slots__ = ()
+
+    def restricted(self, receive: Tensor, trust: Tensor) -> Groups:
+        """W with columns weighted by trust[N] and rows renormalised; those who do not `receive` keep their model."""
+        takes, gives, alone = self
+        n, domains = takes.shape
+        if n > GIVEN:
+            return super().restricted(receive, trust)
+        took, gave, left = torch.empty_like(takes), torch.empty_like(gives), torch.empty_like(alone)
+        heard = trust.view(torch.uint8) if trust.dtype == torch.bool else trust
+        kernels.restrict_kernel[(_pieces(n, ROWS),)](
+            takes, gives, alone, receive.view(torch.uint8), heard, took, gave, left,
+            n, domains, N=ROWS, K=_cover(domains), M=128,
+        )  # fmt: skip
+        return Groups(took, gave, left)
 
 
 def probe(device: torch.device) -> None:
@@ -97,7 +118,7 @@ def update_all(
             replaced, sums, parts, batches, moments, fed["batches"], fed["moments"],
             domains, channels, blocks, splits, horizon, FADE, TINY=TINY, K=wide, C=64, B=32,
         )  # fmt: skip
-    return Groups(takes, gives, alone), memory | fed | {"belief": after}
+    return FusedGroups(takes, gives, alone), memory | fed | {"belief": after}
 
 
 def recall(source: Tensors, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors) -> Tensors:

@@ -365,6 +365,34 @@ def gather_kernel(
 
 
 @triton.jit
+def restrict_kernel(
+    takes, gives, alone, receive, trust,
+    took, gave, left,
+    n, domains,
+    N: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """Weight the columns of W by trust, and renormalise its rows; those who do not receive keep their model."""
+    k, i = tl.arange(0, K), tl.program_id(0) * N + tl.arange(0, N)
+    real, inside = k < domains, i < n
+    given = tl.zeros([K], tl.float32)
+    for begin in range(0, n, M):
+        j = begin + tl.arange(0, M)
+        theirs = tl.load(gives + k[:, None] * n + j[None, :], mask=real[:, None] & (j < n)[None, :], other=0.0)
+        given += tl.sum(theirs * tl.load(trust + j, mask=j < n, other=0).to(tl.float32)[None, :], 1)
+    weight = tl.load(trust + i, mask=inside, other=0).to(tl.float32)
+    place, both = k[:, None] * n + i[None, :], real[:, None] & inside[None, :]
+    tl.store(gave + place, tl.load(gives + place, mask=both, other=0.0) * weight[None, :], mask=both)
+    at, own = i[:, None] * domains + k[None, :], inside[:, None] & real[None, :]
+    mine = tl.load(takes + at, mask=own, other=0.0)
+    rest = tl.load(alone + i, mask=inside, other=0.0) * weight
+    total = rest + tl.sum(mine * given[None, :], 1)
+    mixes = (tl.load(receive + i, mask=inside, other=0) != 0) & (total > 0)
+    share = tl.where(mixes, 1 / tl.maximum(total, 1e-12), 0.0)
+    tl.store(took + at, mine * share[:, None], mask=own)
+    tl.store(left + i, tl.where(mixes, rest * share, 1.0), mask=inside)
+
+
+@triton.jit
 def recall_kernel(
     belief, batches, moments, centre, fresh, receive, mixed,
     sent,
