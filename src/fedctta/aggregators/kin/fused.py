@@ -6,6 +6,7 @@ plain path is the reference, and serves wherever Triton is not there or what is 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import log
 
 import torch
@@ -19,12 +20,13 @@ from fedctta.aggregators.kin.statistics_memory import FADE, find_means, join, na
 from fedctta.core.appearance import NUMBERS
 from fedctta.core.network import Network, Tensors
 
-ROWS, PEERS = 16, 64  # clients per program that compares, and those they are compared with at a time
+ROWS, PEERS = 4, 256  # clients per program that compares, and those they are compared with at a time
 CHECKED = 4  # clients per program that looks for numbers that cannot be
 FOUND = 32  # clients per program that adds up beliefs
-BATCH, CHANNELS = 32, 32  # statistics that are added up at a time: clients, channels
+BATCH, CHANNELS = 64, 16  # statistics that are added up at a time: clients, channels
 SPAN = 512  # clients whose statistics one program adds up
-SENT = (32, 64)  # clients and channels per program that answers
+SENT = (16, 64)  # clients and channels per program that answers
+TAKERS = 16  # clients per program that restricts W
 GIVEN = 4096  # clients up to which every program adds up what all give
 LEAST = 16  # the shortest side of a product
 
@@ -42,9 +44,9 @@ class FusedGroups(Groups):
             return super().restricted(receive, trust)
         took, gave, left = torch.empty_like(takes), torch.empty_like(gives), torch.empty_like(alone)
         heard = trust.view(torch.uint8) if trust.dtype == torch.bool else trust
-        kernels.restrict_kernel[(_pieces(n, ROWS),)](
+        kernels.restrict_kernel[(_pieces(n, TAKERS),)](
             takes, gives, alone, receive.view(torch.uint8), heard, took, gave, left,
-            n, domains, N=ROWS, K=_cover(domains), M=128,
+            n, domains, N=TAKERS, K=_cover(domains), M=128,
         )  # fmt: skip
         return Groups(took, gave, left)
 
@@ -92,7 +94,7 @@ def update_all(
         belief, unknown, n, domains, tolerance, hazard, 0.5 * NUMBERS * log(strange), **fixed, N=ROWS, K=wide,
     )  # fmt: skip
     kernels.compare_kernel[(_pieces(n, ROWS),)](
-        look, heed, unknown, usual, typical, score, n, strange, **fixed, N=ROWS, M=PEERS
+        look, heed, unknown, usual, typical, score, n, strange, **fixed, BLOCK=block, N=ROWS, M=PEERS
     )
     after, takes, gives = torch.empty_like(belief), look.new_empty(n, domains), look.new_empty(domains, n)
     replaced, blocks = torch.empty(domains, dtype=torch.int8, device=look.device), _pieces(n, FOUND)
@@ -125,15 +127,38 @@ def recall(source: Tensors, uploads: Uploads, mixed: Tensors, receive: Tensor, m
     """Return the statistics to send: those of a client's domains, as far as it is in any, and the rest as mixed."""
     means = find_means(mixed)
     names = means + name_variances(means)
-    together, centre = join(mixed, names), torch.cat([source[name] for name in means])
+    together, places = _find_columns([mixed[name] for name in names])
+    centre = torch.cat([source[name] for name in means])
     n, domains, channels = len(together), len(memory["weight"]), len(centre)
-    sent, (rows, columns) = torch.empty_like(together), SENT
+    sent, (rows, columns) = together.new_empty(n, 2 * channels), SENT
     kernels.recall_kernel[(_pieces(n, rows), _pieces(channels, columns))](
         memory["belief"], memory["batches"], memory["moments"], centre, uploads.signals["fresh"].contiguous(),
-        receive.view(torch.uint8), together, sent, n, domains, channels, N=rows, K=_cover(domains), C=columns,
+        receive.view(torch.uint8), together, places, sent, n, domains, channels, together.stride(0),
+        N=rows, K=_cover(domains), C=columns,
     )  # fmt: skip
     parts = torch.split(sent, [mixed[name].shape[1] for name in names], 1)
     return dict(zip(names, parts, strict=True))
+
+
+def _find_columns(tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return a tensor in whose rows all tensors[N, ...] lie, and the columns in which their numbers are.
+
+    Mixed vectors are parts of one tensor, and then need no copy.
+    """
+    first = min(tensors, key=Tensor.storage_offset)
+    alike = {(tensor.untyped_storage().data_ptr(), *tensor.stride()) for tensor in tensors}
+    if len(alike) > 1 or first.stride(1) != 1:
+        first = torch.cat(tensors, 1)
+        return first, _list_columns(first.device, ((0, first.shape[1]),))
+    spans = tuple((tensor.storage_offset() - first.storage_offset(), tensor.shape[1]) for tensor in tensors)
+    return first, _list_columns(first.device, spans)
+
+
+@lru_cache(maxsize=64)
+def _list_columns(device: torch.device, spans: tuple[tuple[int, int], ...]) -> Tensor:
+    """Return the numbers of all columns in spans (begin, width); kept, since a graph cannot read them from the host."""
+    columns = [column for begin, width in spans for column in range(begin, begin + width)]
+    return torch.tensor(columns, dtype=torch.int32, device=device)
 
 
 def _pieces(whole: int, piece: int) -> int:
@@ -146,4 +171,4 @@ def _cover(length: int) -> int:
 
 
 def _warps(block: int) -> int:
-    return 4 if block <= 1024 else 16
+    return max(4, min(16, block // 512))

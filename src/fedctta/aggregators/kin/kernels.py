@@ -32,7 +32,7 @@ def hear_kernel(
         i = tl.arange(0, BLOCK)
         inside = i < n
         size = tl.zeros([BLOCK], tl.float32)
-        for d in range(D):
+        for d in tl.static_range(D):
             size += tl.abs(tl.load(look + i * D + d, mask=inside, other=0.0))
             size += tl.sqrt(tl.load(spread + i * D + d, mask=inside, other=0.0))
         count = tl.load(images + i, mask=inside, other=0.0).to(tl.float32)
@@ -84,19 +84,19 @@ def believe_kernel(
     inside, real = i < n, k < domains
     heard = tl.load(heed + i, mask=inside, other=0.0) > 0
     held = tl.load(weight + k, mask=real, other=0.0)
+    count = tl.where(heard, tl.load(images + i, mask=inside, other=1.0), 1.0)
     recent = 1.0 / (held + 1)
     apart = tl.zeros([N, K], tl.float64)
     wider = tl.zeros([K], tl.float32)
-    for d in range(D):
+    for d in tl.static_range(D):
         typical = tl.load(usual + d)
         own = tl.load(widths + k * D + d, mask=real, other=1.0)
         width = tl.where(recent < 0.5, own + recent * (typical - own), typical - (typical - own) * (1 - recent)) + TINY
         wider += tl.log(width / (typical + TINY))
-        said = tl.load(look + i * D + d, mask=heard, other=0.0)
+        said = tl.where(heard, tl.load(look + i * D + d, mask=inside, other=0.0), 0.0)
         centre = tl.load(centres + k * D + d, mask=real, other=0.0)
         away = said[:, None].to(tl.float64) - centre[None, :].to(tl.float64)
-        apart += away * away / width[None, :].to(tl.float64)
-    count = tl.load(images + i, mask=heard, other=1.0)
+        apart += away * away * (1.0 / width.to(tl.float64))[None, :]
     single = 1.0 / count + tolerance
     error = single[:, None] + (single - tolerance)[:, None] / tl.maximum(held, 1.0)[None, :]
     misfit = wider[None, :] + apart.to(tl.float32) / error + D * tl.log(error)
@@ -123,27 +123,35 @@ def compare_kernel(
     look, heed, unknown, usual, typical,
     score,
     n, strange,
-    D: tl.constexpr, TINY: tl.constexpr, N: tl.constexpr, M: tl.constexpr,
+    D: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, N: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """Find b_i(0) sum_j a_ij b_j(0): how many peers a client in an unknown domain has."""
+    """Find b_i(0) sum_j a_ij b_j(0): how many peers a client in an unknown domain has.
+
+    Where no client is rather in an unknown domain than in any, none founds one, and nothing is compared.
+    """
     i = tl.program_id(0) * N + tl.arange(0, N)
     inside = i < n
-    heard = tl.load(heed + i, mask=inside, other=0.0) > 0
-    mean = tl.load(typical)
-    odds = 0.5 * D * tl.log(strange / mean)
+    every = tl.arange(0, BLOCK)
+    strangest = tl.max(tl.load(unknown + every, mask=every < n, other=0.0), 0)
     peers = tl.zeros([N], tl.float32)
-    for begin in range(0, n, M):
-        j = begin + tl.arange(0, M)
-        others = tl.load(heed + j, mask=j < n, other=0.0) > 0
-        apart = tl.zeros([N, M], tl.float32)
-        for d in range(D):
-            mine = tl.load(look + i * D + d, mask=heard, other=0.0)
-            theirs = tl.load(look + j * D + d, mask=others, other=0.0)
-            away = mine[:, None] - theirs[None, :]
-            apart += away * away / (2 * mean * tl.load(usual + d) + TINY)
-        like = 1 / (1 + tl.exp(0.5 * apart - odds))
-        peers += tl.sum(like * tl.load(unknown + j, mask=j < n, other=0.0)[None, :], 1)
-    tl.store(score + i, peers * tl.load(unknown + i, mask=inside, other=0.0), mask=inside)
+    if strangest > 0.5:
+        heard = tl.load(heed + i, mask=inside, other=0.0) > 0
+        mean = tl.load(typical)
+        odds = 0.5 * D * tl.log(strange / mean)
+        for begin in range(0, n, M):
+            j = begin + tl.arange(0, M)
+            others = tl.load(heed + j, mask=j < n, other=0.0) > 0
+            doubt = tl.load(unknown + j, mask=j < n, other=0.0)
+            apart = tl.zeros([N, M], tl.float32)
+            for d in tl.static_range(D):
+                mine = tl.where(heard, tl.load(look + i * D + d, mask=inside, other=0.0), 0.0)
+                theirs = tl.where(others, tl.load(look + j * D + d, mask=j < n, other=0.0), 0.0)
+                away = mine[:, None] - theirs[None, :]
+                apart += away * away * (1.0 / (2 * mean * tl.load(usual + d) + TINY))
+            like = 1 / (1 + tl.exp(0.5 * apart - odds))
+            peers += tl.sum(like * doubt[None, :], 1)
+        peers = peers * tl.load(unknown + i, mask=inside, other=0.0)
+    tl.store(score + i, peers, mask=inside)
 
 
 @triton.jit
@@ -172,10 +180,10 @@ def found_kernel(
     mean = tl.load(typical)
     follows = tl.load(heed + leader) > 0
     apart = tl.zeros([N], tl.float32)
-    for d in range(D):
+    for d in tl.static_range(D):
         lead = tl.where(follows, tl.load(look + leader * D + d), 0.0)
-        away = tl.load(look + i * D + d, mask=heard, other=0.0) - lead
-        apart += away * away / (2 * mean * tl.load(usual + d) + TINY)
+        away = tl.where(heard, tl.load(look + i * D + d, mask=inside, other=0.0), 0.0) - lead
+        apart += away * away * (1.0 / (2 * mean * tl.load(usual + d) + TINY))
     like = 0.5 * D * tl.log(strange / mean) > 0.5 * apart
     members = tl.where(like, tl.load(unknown + i, mask=inside, other=0.0), 0.0) * needed.to(tl.float32)
 
@@ -394,31 +402,35 @@ def restrict_kernel(
 
 @triton.jit
 def recall_kernel(
-    belief, batches, moments, centre, fresh, receive, mixed,
+    belief, batches, moments, centre, fresh, receive, mixed, places,
     sent,
-    n, domains, channels,
+    n, domains, channels, width,
     N: tl.constexpr, K: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Find the statistics to send: of N clients and C channels per program."""
+    """Find the statistics to send: of N clients and C channels per program.
+
+    `mixed` has rows of `width`, and what is sent in column c lies in its column places[c].
+    """
     i = tl.program_id(0) * N + tl.arange(0, N)
     c = tl.program_id(1) * C + tl.arange(0, C)
     k = tl.arange(0, K)
     inside, real, there = i < n, k < domains, c < channels
+    own, held, both = inside[:, None] & real[None, :], real[:, None] & there[None, :], inside[:, None] & there[None, :]
+    row = i.to(tl.int64)[:, None]
+    mean_place = tl.load(places + c, mask=there, other=0)
+    var_place = tl.load(places + channels + c, mask=there, other=0)
+    known = tl.load(belief + i[:, None] * (domains + 1) + k[None, :], mask=own, other=0.0)
+    at = k[:, None] * (2 * channels) + c[None, :]
+    first = tl.load(moments + at, mask=held, other=0.0)
+    second = tl.load(moments + at + channels, mask=held, other=0.0)
+    mean = tl.load(mixed + row * width + mean_place[None, :], mask=both, other=0.0)
+    var = tl.load(mixed + row * width + var_place[None, :], mask=both, other=0.0)
     answers = (tl.load(fresh + i, mask=inside, other=0.0) == 1) & (tl.load(receive + i, mask=inside, other=0) != 0)
     remembered = tl.load(batches + k, mask=real, other=0.0) > 0
-    wanted = answers[:, None] & remembered[None, :]
-    known = tl.load(belief + i[:, None] * (domains + 1) + k[None, :], mask=wanted, other=0.0)
+    known = tl.where(answers[:, None] & remembered[None, :], known, 0.0)
     rest = 1 - tl.sum(known, 1)
-    at = k[:, None] * (2 * channels) + c[None, :]
-    held = real[:, None] & there[None, :]
-    first = tl.load(moments + at, mask=held, other=0.0)
-    second = tl.maximum(tl.load(moments + at + channels, mask=held, other=0.0) - first * first, 0.0)
+    second = tl.maximum(second - first * first, 0.0)
     first = first + tl.load(centre + c, mask=there, other=0.0)[None, :]
-    at = i.to(tl.int64)[:, None] * (2 * channels) + c[None, :]
-    both = inside[:, None] & there[None, :]
-    mean = tl.dot(known, first, input_precision="ieee")
-    mean += rest[:, None] * tl.load(mixed + at, mask=both, other=0.0)
-    tl.store(sent + at, mean, mask=both)
-    var = tl.dot(known, second, input_precision="ieee")
-    var += rest[:, None] * tl.load(mixed + at + channels, mask=both, other=0.0)
-    tl.store(sent + at + channels, var, mask=both)
+    at = row * (2 * channels) + c[None, :]
+    tl.store(sent + at, tl.dot(known, first, input_precision="ieee") + rest[:, None] * mean, mask=both)
+    tl.store(sent + at + channels, tl.dot(known, second, input_precision="ieee") + rest[:, None] * var, mask=both)
