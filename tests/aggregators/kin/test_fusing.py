@@ -76,3 +76,12 @@ def test_where_triton_does_not_work_nothing_is_fused(works, monkeypatch):
     monkeypatch.setitem(sys.modules, "fedctta.aggregators.kin.fused", fused)
     monkeypatch.setattr(sys.modules["fedctta.aggregators.kin"], "fused", fused, raising=False)
     assert fusing.import_fused(CPU) is (fused if works else None)
+
+
+def test_another_gpu_than_the_current_one_is_served_plainly(monkeypatch):
+    fused = SimpleNamespace(probe=lambda device: None)
+    monkeypatch.setitem(sys.modules, "fedctta.aggregators.kin.fused", fused)
+    monkeypatch.setattr(sys.modules["fedctta.aggregators.kin"], "fused", fused, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert fusing.import_fused(torch.device("cuda:1")) is fused
+    assert fusing.import_fused(torch.device("cuda:0")) is None

@@ -24,7 +24,12 @@ def find_fused(uploads: Uploads, domains: int) -> ModuleType | None:
 
 @cache
 def import_fused(device: torch.device) -> ModuleType | None:
-    """Return `fused`, if Triton is there and works: it needs a GPU that it knows, and a C compiler."""
+    """Return `fused`, if Triton is there and works: it needs a GPU that it knows, and a C compiler.
+
+    It starts kernels on the current GPU only.
+    """
+    if device.index is not None and device.index != torch.cuda.current_device():
+        return None
     try:
         from fedctta.aggregators.kin import fused
     except ImportError:

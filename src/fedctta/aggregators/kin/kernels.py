@@ -1,8 +1,9 @@
-"""Kin's server as six Triton kernels; `fused` launches them. Equations are those of `belief` and `statistics_memory`.
+"""Kin's server as seven Triton kernels, eight with many clients; `fused` launches them.
 
-Clients are i, domains k, numbers of a look d, channels of statistics c. A block that is longer than what it holds is
-masked. Where a kernel needs a sum over all clients, the one before it leaves sums over its blocks. The grid of a
-kernel may have several parts, which do different work side by side.
+The equations are those of `belief`, `statistics_memory` and `common.groups`. Clients are i, domains k, numbers of a
+look d, channels of statistics c. A block that is longer than what it holds is masked. Where a kernel needs a sum over
+all clients, the one before it leaves sums over its blocks. The grid of a kernel may have several parts, which do
+different work side by side.
 """
 
 import triton

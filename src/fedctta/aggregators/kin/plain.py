@@ -8,10 +8,9 @@ from torch.nn import functional as F
 from fedctta.aggregators import Uploads
 from fedctta.aggregators.common.groups import Groups
 from fedctta.aggregators.kin.belief import TINY, hear, update_domains
-from fedctta.aggregators.kin.statistics_memory import blend_rows, grow, recall, remember
+from fedctta.aggregators.kin.statistics_memory import blend_rows, grow, remember
+from fedctta.aggregators.kin.statistics_memory import recall as recall
 from fedctta.core.network import Network, Tensors
-
-__all__ = ["recall", "update_all"]
 
 
 def update_all(
