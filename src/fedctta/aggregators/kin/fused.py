@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import log
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ class FusedGroups(Groups):
 
     def restricted(self, receive: Tensor, trust: Tensor) -> Groups:
         """W with columns weighted by trust[N] and rows renormalised; those who do not `receive` keep their model."""
-        takes, gives, alone = self
+        takes, gives, alone = (part.contiguous() for part in self)
         n, domains = takes.shape
         if n > GIVEN:
             return super().restricted(receive, trust)
@@ -66,21 +67,10 @@ def update_all(
     n, domains = len(look), len(memory["weight"])
     wide, block = _cover(domains), _cover(n)
     fixed = {"D": NUMBERS, "TINY": TINY}
-    if "fresh" in uploads.signals:
-        names = find_means(uploads.own)
-        rows, centre = (
-            join(uploads.own, names + name_variances(names)),
-            torch.cat([network.state[name] for name in names]),
-        )
-        fresh, channels = uploads.signals["fresh"].contiguous(), len(centre)
-        if "batches" not in memory:
-            nothing = look.new_zeros(domains, 2 * channels)
-            memory = memory | {"batches": torch.zeros_like(memory["weight"]), "moments": nothing}
-        batches, moments = memory["batches"], memory["moments"]
-        fed = {"batches": torch.empty_like(batches), "moments": torch.empty_like(moments)}
-    else:  # nothing of these is read
-        rows = centre = fresh = batches = moments = look
-        channels, fed = 0, {}
+    rows, centre, fresh, batches, moments, channels = _lay_out_statistics(network, uploads, memory)
+    fed = {name: torch.empty_like(memory[name]) for name in ("weight", "look", "spread")}
+    if channels:
+        fed |= {"batches": torch.empty_like(batches), "moments": torch.empty_like(moments)}
 
     heed, new, unknown, score, alone = look.new_empty(5, n)
     usual, typical = look.new_empty(NUMBERS), look.new_empty(1)
@@ -105,7 +95,6 @@ def update_all(
         memory["weight"], after, takes, alone, replaced, sums, looks, n, domains, strange,
         **fixed, BLOCK=block, N=FOUND, K=wide, L=wise, num_warps=_warps(block),
     )  # fmt: skip
-    fed |= {name: torch.empty_like(memory[name]) for name in ("weight", "look", "spread")}
     columns, splits = _pieces(channels, CHANNELS), _pieces(n, SPAN)
     parts = look.new_empty(splits, *moments.shape) if splits > 1 else moments
     kernels.remember_kernel[(columns * splits + 1 + _pieces(n, 64),)](
@@ -121,6 +110,32 @@ def update_all(
             domains, channels, blocks, splits, horizon, FADE, TINY=TINY, K=wide, C=64, B=32,
         )  # fmt: skip
     return FusedGroups(takes, gives, alone), memory | fed | {"belief": after}
+
+
+class _Statistics(NamedTuple):
+    """What clients upload of statistics and what is remembered of them; without any, tensors that nobody reads."""
+
+    rows: Tensor  # of client i: means, then variances
+    centre: Tensor  # the source's means
+    fresh: Tensor
+    batches: Tensor
+    moments: Tensor
+    channels: int
+
+
+def _lay_out_statistics(network: Network, uploads: Uploads, memory: Tensors) -> _Statistics:
+    if "fresh" not in uploads.signals:
+        nothing = uploads.signals["look"]
+        return _Statistics(nothing, nothing, nothing, nothing, nothing, 0)
+    names = find_means(uploads.own)
+    rows = join(uploads.own, names + name_variances(names))
+    centre = torch.cat([network.state[name] for name in names])
+    domains = len(memory["weight"])
+    batches, moments = (
+        memory[name] if name in memory else rows.new_zeros(*shape)
+        for name, shape in (("batches", (domains,)), ("moments", (domains, rows.shape[1])))
+    )
+    return _Statistics(rows, centre, uploads.signals["fresh"].contiguous(), batches, moments, len(centre))
 
 
 def recall(source: Tensors, uploads: Uploads, mixed: Tensors, receive: Tensor, memory: Tensors) -> Tensors:
