@@ -29,6 +29,7 @@ from fedctta.adapters import adapters
 from fedctta.aggregators import Aggregator, Server, Uploads, aggregators, mix, restrict
 from fedctta.core.clients import by_vmap, stack
 from fedctta.core.network import Network, Tensors
+from fedctta.core.tensors import write_all
 from fedctta.files import whole
 from fedctta.machine import choose_device
 from fedctta.models import build
@@ -173,8 +174,10 @@ def captured(play: Callable[[Tensors], Tensors], memory: Tensors) -> Callable[[T
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        for name, new in play(memory).items():
-            memory[name].copy_(new)
+        new = play(memory)
+        changed = [name for name in new if new[name] is not memory[name]]
+        if changed:  # all at once, as the engine does
+            write_all([memory[name] for name in changed], [new[name] for name in changed])
 
     def replay(memory: Tensors) -> Tensors:
         graph.replay()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from fedctta.core.tensors import (
+    PIECES,
+    SHORTEST,
     choose,
     constant,
+    cut,
     each_element,
     lay_out,
     masked_mean,
@@ -17,6 +20,7 @@ from fedctta.core.tensors import (
     take_apart,
     towards,
     under,
+    write_all,
 )
 
 A, B = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor(3.0)}, {"x": torch.tensor([5.0, 6.0]), "y": torch.tensor(7.0)}
@@ -91,3 +95,19 @@ def test_constants_are_made_once_per_type_and_device():
     assert made.tolist() == [[1, 2], [3, 4]]
     assert constant(((1.0, 2.0), (3.0, 4.0)), like) is made
     assert constant(((1.0, 2.0), (3.0, 4.0)), like.float()) is not made
+
+
+def test_tensors_are_written_over_others_in_pieces():
+    sizes = [(3,), (2, SHORTEST), (50, 1000), ()]
+    values = [torch.rand(size) for size in sizes]
+    values[1] = torch.rand(SHORTEST, 2).T  # does not lie as what it is written over
+    for pieces in (True, False):
+        into = [torch.zeros(size) for size in sizes]
+        if pieces:
+            cuts = cut(into, values)
+            assert len(sizes) < len(cuts[0]) == len(cuts[1]) <= len(sizes) + PIECES
+            assert max(piece.numel() for piece in cuts[0]) == 2 * SHORTEST
+            write_all(*cuts)
+        else:
+            write_all(into, values)
+        assert all(map(torch.equal, into, values))

@@ -12,6 +12,8 @@ from torch import Tensor
 from fedctta.core.lone import is_lone
 from fedctta.core.network import Tensors
 
+PIECES, SHORTEST = 32, 4096
+
 
 def named(prefix: str, tensors: Tensors) -> Tensors:
     """Put a prefix before every name."""
@@ -46,6 +48,28 @@ def towards(old: Tensors, new: Tensors, share: float) -> Tensors:
 def like(old: Tensor, new: Tensor) -> Tensor:
     """Return the values of `new` on the device and in the memory order of `old`."""
     return torch.empty_like(old).copy_(new)
+
+
+def write_all(into: list[Tensor], values: list[Tensor]) -> None:
+    """Copy tensors over others, on a GPU all by one kernel or a few."""
+    if into[0].is_cuda:
+        into, values = cut(into, values)
+    torch._foreach_copy_(into, values)
+
+
+def cut(into: list[Tensor], values: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Cut pairs of tensors into pieces, at most `PIECES` more than there were.
+
+    A kernel for many tensors gives 65,536 numbers to one block, and would wait for that one.
+    """
+    length = max(SHORTEST, sum(tensor.numel() for tensor in into) // PIECES + 1)
+    pieces: list[tuple[Tensor, Tensor]] = []
+    for there, value in zip(into, values, strict=True):
+        if there.numel() > length and there.is_contiguous() and value.is_contiguous():
+            pieces += zip(torch.split(there.view(-1), length), torch.split(value.view(-1), length), strict=True)
+        else:
+            pieces.append((there, value))
+    return [there for there, _ in pieces], [value for _, value in pieces]
 
 
 def lay_out(tensors: Tensors) -> Tensor:

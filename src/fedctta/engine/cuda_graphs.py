@@ -23,6 +23,7 @@ from torch import Tensor
 from fedctta.core.clients import Client
 from fedctta.core.gpu_memory import capture_graph
 from fedctta.core.network import Tensors
+from fedctta.core.tensors import write_all
 from fedctta.engine.device_stream import Batches, DeviceStream
 from fedctta.engine.rounds import Federation, Outcome, State, flatten
 from fedctta.engine.tally import Tally
@@ -283,4 +284,4 @@ def write_over(held: State, new: State) -> None:
             continue
         changed[name] = value if held_as is None else value.clone()
     if changed:
-        torch._foreach_copy_([into[name] for name in changed], list(changed.values()))
+        write_all([into[name] for name in changed], list(changed.values()))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta.aggregators import mix, overall, restrict
-from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.groups import Groups, count_used
 from fedctta.uploads.robust import Robust, capped, trimmed
 
 
@@ -86,3 +86,14 @@ def test_guards_treat_it_as_its_matrix():
         guard = Robust(way)
         expected = guard.mix(weights.matrix(), own, sent)
         torch.testing.assert_close(guard.mix(weights, own, sent), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_groups_from_which_nobody_takes_are_left_out():
+    weights = random_groups(4, 5)
+    weights.takes[:, [1, 3, 4]] = 0
+    assert count_used(weights.takes) == 3  # those in between stay
+    rows = torch.rand(4, 6)
+    torch.testing.assert_close(weights @ rows, weights.matrix() @ rows)
+    weights.takes.zero_()
+    assert count_used(weights.takes) == 0
+    torch.testing.assert_close(weights @ rows, weights.alone[:, None] * rows)

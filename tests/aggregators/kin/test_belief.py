@@ -7,12 +7,14 @@ import torch
 from torch.distributions import Normal
 
 from fedctta.aggregators import Uploads
+from fedctta.aggregators.kin import belief
 from fedctta.aggregators.kin.belief import (
     compare_looks,
     found_domain,
     hear,
     measure_distances,
     take_median,
+    update_belief,
     update_domains,
 )
 from fedctta.core.appearance import NUMBERS
@@ -116,3 +118,17 @@ def test_nobody_founds_a_domain_when_all_are_known():
     after, here = found_domain(belief, torch.ones(2, 2), everyone(2), torch.tensor([5.0, 3.0]))
     assert not here.any()
     torch.testing.assert_close(after, belief)
+
+
+def test_where_no_client_may_found_a_domain_nothing_is_compared(monkeypatch):
+    looks = torch.tensor([0.0, 9.0])[:, None] * torch.ones(NUMBERS)
+    memory = {"belief": torch.tensor([[1.0, 0, 0]] * 3), "weight": torch.tensor([9.0, 9.0])}
+    memory |= {"look": looks, "spread": torch.full_like(looks, 2.0)}
+    said = hear(upload([0.0, 0.1, 0.0], active=[True, True, False]), 0.01)
+    rates = {"hazard": 0.1, "tolerance": 0.01, "strange": 7.0}
+    known = update_belief(said, take_median(said.spread, said.heard), memory, **rates)
+    expected = found_domain(known, torch.ones(3, 3), said.heard, memory["weight"])
+    monkeypatch.setattr(belief, "compare_looks", lambda *args: pytest.fail("compared"))
+    found = update_domains(said, memory, **rates)
+    assert not found[1].any()
+    assert all(map(torch.equal, found, expected))

@@ -73,33 +73,6 @@ def live(tiny_network, days, adapter=None, **parameters):
     return weights, models, state
 
 
-def test_an_absent_client_is_not_in_a_domain_that_gave_way():
-    aggregator = Kin(domains=2)
-    memory = knowing(aggregator, [(0.0, 9.0), (5.0, 1.0)], 3)
-    memory["belief"] = torch.tensor([[1.0, 0, 0], [1.0, 0, 0], [0.3, 0.6, 0.1]])
-    uploads = Uploads({}, said([50.0, 50.0, 0.0]), torch.tensor([True, True, False]))
-    _, after = aggregator.collaborate(SERVER, uploads, memory)
-    torch.testing.assert_close(after["belief"], torch.tensor([[0, 1.0, 0], [0, 1.0, 0], [0.3, 0, 0.1]]))
-
-
-def test_the_matrix_by_hand():
-    """Clients 0 and 1 are in one domain and 2 in another, as far as is believed; the rest of a row is one's own."""
-    aggregator = Kin(domains=2, hazard=0.2)
-    memory = knowing(aggregator, [(0.0, 9.0), (5.0, 9.0)], 3)
-    memory["belief"] = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    weights, after = aggregator.collaborate(SERVER, Uploads({}, said([0.0, 0.1, 5.1]), everyone(3)), memory)
-    b = after["belief"]
-    expected = torch.zeros(3, 3)
-    for i in range(3):
-        for j in range(3):
-            for k in range(2):
-                expected[i, j] += b[i, k] * b[j, k] / b[:, k].sum()
-        expected[i, i] += b[i, 2]
-    torch.testing.assert_close(weights.matrix(), expected, atol=1e-6, rtol=0)
-    assert expected[0, 1] > 0.4
-    assert expected[2, 2] > 0.9
-
-
 def test_who_waits_for_a_domain_of_its_own_is_alone():
     """Of two pairs in unknown domains one founds, and the other keeps its models until the next round."""
     looks, aggregator = said([0.0, 0.0, 0.0, 9.0, 9.0]), Kin()

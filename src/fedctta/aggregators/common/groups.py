@@ -22,7 +22,8 @@ class Groups(NamedTuple):
 
     def __matmul__(self, rows: Tensor) -> Tensor:
         """W rows[N, D]."""
-        return (rows * self.alone[:, None]).addmm_(self.takes, self.gives @ rows)
+        used = count_used(self.takes)
+        return (rows * self.alone[:, None]).addmm_(self.takes[:, :used], self.gives[:used] @ rows)
 
     def restricted(self, receive: Tensor, trust: Tensor) -> Groups:
         """W with columns weighted by trust[N] and rows renormalised; those who do not `receive` keep their model."""
@@ -39,3 +40,15 @@ class Groups(NamedTuple):
     def diagonal(self) -> Tensor:
         """W_ii[N]."""
         return (self.takes * self.gives.T).sum(1) + self.alone
+
+
+def count_used(takes: Tensor) -> int:
+    """Return how many groups, from the first to the last that anybody takes from, there are in takes[N, K].
+
+    A GPU is not asked: it would have to be waited for.
+    """
+    groups = takes.shape[1]
+    if takes.is_cuda or groups == 1:
+        return groups
+    used = takes.any(0).nonzero()
+    return int(used[-1]) + 1 if len(used) else 0

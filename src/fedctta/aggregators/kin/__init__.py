@@ -37,15 +37,16 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.common.groups import Groups
-from fedctta.aggregators.kin.belief import TINY, hear, update_domains
+from fedctta.aggregators.kin import plain
+from fedctta.aggregators.kin.belief import TINY
 from fedctta.aggregators.kin.drift import drift, pull_all, relied_on
 from fedctta.aggregators.kin.freshness import check_fresh
+from fedctta.aggregators.kin.fusing import find_fused
 from fedctta.aggregators.kin.partiality import guesses, remember_excess
-from fedctta.aggregators.kin.statistics_memory import blend_rows, grow, is_statistic, recall, remember
+from fedctta.aggregators.kin.statistics_memory import is_statistic
 from fedctta.core.appearance import NUMBERS, of_batch
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
@@ -116,23 +117,12 @@ class Kin(Aggregator):
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """Update beliefs, start a new domain if needed, update the domains, and return who is kin."""
-        said = hear(uploads, self.tolerance)
-        belief, replaced = update_domains(
-            said, memory, hazard=self.hazard, tolerance=self.tolerance, strange=self.strange
-        )
-        rows = said.heard[:, None]
-        gone = F.pad(replaced, (0, 1), value=False)  # no client is in a domain that was replaced
-        weight = torch.where(replaced, 0, memory["weight"])
-        memory = memory | {"belief": torch.where(rows | gone, belief, memory["belief"])}
-        known = belief[:, :-1] * rows
-        kin = Groups(known, (known / known.sum(0).clamp_min(TINY)).T, 1 - known.sum(1))
-
-        heed = known * said.trust[:, None]
-        memory["weight"], part, kept = grow(weight, heed, self.horizon)
-        memory["look"] = blend_rows(memory["look"], kept, part, said.look)
-        memory["spread"] = blend_rows(memory["spread"], kept, part, said.spread)
-        if "fresh" in uploads.signals:
-            memory |= remember(server.network.state, uploads, heed, replaced, memory, self.horizon, self.clip)
+        rates = {name: getattr(self, name) for name in ("hazard", "tolerance", "strange", "horizon")}
+        if self.clip:
+            kin, memory = plain.update_all(server.network, uploads, memory, **rates, clip=self.clip)
+        else:
+            way = find_fused(uploads, self.domains) or plain
+            kin, memory = way.update_all(server.network, uploads, memory, **rates)
         if all(map(is_statistic, uploads.own)):
             return kin, memory
         memory |= remember_excess(kin, uploads, memory)
@@ -155,5 +145,6 @@ class Kin(Aggregator):
         if learnt:
             mixed = mixed | pull_all(learnt, source, self.pull * memory["relied"], receive)
         if "moments" in memory:
-            mixed = mixed | recall(source, uploads, mixed, receive, memory)
+            way = find_fused(uploads, self.domains) or plain
+            mixed = mixed | way.recall(source, uploads, mixed, receive, memory)
         return mixed, memory

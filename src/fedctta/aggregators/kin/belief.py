@@ -29,6 +29,7 @@ from fedctta.core.appearance import NUMBERS
 from fedctta.core.network import Tensors
 
 TINY = 1e-8
+FOUNDING = 0.5  # a client that is in an unknown domain less likely than this founds none
 
 
 class Heard(NamedTuple):
@@ -64,6 +65,8 @@ def update_domains(
     typical = (said.trust @ said.error) / said.trust.sum().clamp_min(TINY)
     usual = take_median(said.spread, said.heard)
     belief = update_belief(said, usual, memory, hazard=hazard, tolerance=tolerance, strange=strange)
+    if not belief.is_cuda and not bool((belief[:, -1] * said.heard > FOUNDING).any()):  # a GPU would be waited for
+        return normalise(belief), torch.zeros_like(memory["weight"], dtype=torch.bool)
     like = compare_looks(said.look, 2 * typical * usual, strange / typical)
     return found_domain(belief, like, said.heard, memory["weight"])
 
@@ -117,9 +120,13 @@ def found_domain(belief: Tensor, like: Tensor, heard: Tensor, weight: Tensor) ->
     """
     unknown = belief[:, -1] * heard
     leader = (unknown * (like @ unknown)).argmax(0, keepdim=True)
-    needed = unknown.index_select(0, leader) > 0.5
+    needed = unknown.index_select(0, leader) > FOUNDING
     members = (like.index_select(0, leader).squeeze(0) > 0.5) * unknown * needed
     here = (torch.arange(len(weight), device=weight.device) == weight.argmin()) & needed
     known = torch.where(here, members[:, None], belief[:, :-1])
-    after = torch.cat([known, (belief[:, -1] - members)[:, None]], 1)
-    return after / after.sum(1, keepdim=True).clamp_min(TINY), here
+    return normalise(torch.cat([known, (belief[:, -1] - members)[:, None]], 1)), here
+
+
+def normalise(belief: Tensor) -> Tensor:
+    """Divide every client's beliefs b[N, K + 1] by their sum."""
+    return belief / belief.sum(1, keepdim=True).clamp_min(TINY)

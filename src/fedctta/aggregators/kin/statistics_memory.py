@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.groups import count_used
 from fedctta.aggregators.kin.belief import TINY
 from fedctta.aggregators.kin.parts import remember_parts
 from fedctta.core.network import Tensors
@@ -37,7 +38,9 @@ def grow(weight: Tensor, heed: Tensor, horizon: float) -> tuple[Tensor, Tensor, 
 
 def blend_rows(old: Tensor, kept: Tensor, part: Tensor, rows: Tensor) -> Tensor:
     """Return kept_k old_k + sum_i part_ki rows_i for old[K, D] and rows[N, D]."""
-    return (old * kept).addmm_(part, rows)
+    used, new = count_used(part.T), old * kept
+    new[:used].addmm_(part[:used], rows)
+    return new
 
 
 def remember(
@@ -75,9 +78,10 @@ def recall(source: Tensors, uploads: Uploads, mixed: Tensors, receive: Tensor, m
     names += name_variances(names)
     fresh = (uploads.signals["fresh"] == 1) & receive
     known = memory["belief"][:, :-1] * (memory["batches"] > 0) * fresh[:, None]
-    mean, square = memory["moments"].chunk(2, 1)
+    used = count_used(known)
+    mean, square = memory["moments"][:used].chunk(2, 1)
     var = torch.addcmul(square, mean, mean, value=-1).clamp_min_(0)
-    sent = known @ torch.cat([mean + centre, var], 1)
+    sent = known[:, :used] @ torch.cat([mean + centre, var], 1)
     sent.addcmul_(1 - known.sum(1, keepdim=True), join(mixed, names))
     parts = torch.split(sent, [mixed[name].shape[1] for name in names], 1)
     return dict(zip(names, parts, strict=True))
