@@ -240,9 +240,10 @@ class Network:
 
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve as the layer does, in a way that is fast for the client's own kernels."""
-        if name not in self._pass.own:
+        form = Form(layer.stride, layer.padding, layer.dilation, layer.groups)  # type: ignore[arg-type]
+        if name not in self._pass.own and not form.multiplies_shared(x, kernel):
             return self._packed.convolve(name, layer, x, kernel, bias)
-        y = convolve(x, kernel, Form(layer.stride, layer.padding, layer.dilation, layer.groups))  # type: ignore[arg-type]
+        y = convolve(x, kernel, form)
         return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
 
     def _arithmetic(self) -> AbstractContextManager[object]:
