@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.core.cpu_convolution import convolve_each, each_gradient
+from fedctta.core.fused_norms import can_fuse
 from fedctta.core.moments import SHORT
 
 FAST = range(64, 129)  # channels of kernels for which cuDNN has fast groups on tensor cores
@@ -242,11 +243,19 @@ def _stacked(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> li
 
 def _see(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
     """Return what every output pixel of x[N, B, C, H, W] sees: [N, pixels, h w C]."""
+    if can_fuse(x) and kernel.shape[-2:] != (1, 1):
+        from fedctta.core import window_kernels
+
+        return window_kernels.see(x, _sides(kernel), form.count_outputs(x, kernel), form.window)
     return _windows(_pad(x, form), x, kernel, form).flatten(4).flatten(1, 3)
 
 
 def _add_up(seen: Tensor, x: Tensor, kernel: Tensor, form: Form) -> Tensor:
     """Undo `_see` for a gradient: add up what all output pixels say of a pixel of x."""
+    if can_fuse(seen):
+        from fedctta.core import window_kernels
+
+        return window_kernels.add_up(seen, x, _sides(kernel), form.count_outputs(x, kernel), form.window)
     padded = torch.zeros_like(_pad(x, form))
     windows = _windows(padded, x, kernel, form)
     parts = seen.view(windows.shape)
@@ -254,6 +263,11 @@ def _add_up(seen: Tensor, x: Tensor, kernel: Tensor, form: Form) -> Tensor:
         windows[..., i, j, :] += parts[..., i, j, :]
     (down, across), (height, width) = form.padding, x.shape[-2:]
     return padded[:, :, down : down + height, across : across + width].permute(0, 1, 4, 2, 3)
+
+
+def _sides(kernel: Tensor) -> tuple[int, int]:
+    height, width = kernel.shape[-2:]
+    return height, width
 
 
 def _pad(x: Tensor, form: Form) -> Tensor:
