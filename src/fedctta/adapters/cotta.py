@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.augmentation import augment, view_keys
+from fedctta.adapters.common.fused_steps import can_fuse_steps, restore_fused
 from fedctta.adapters.common.losses import cross_entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
@@ -115,6 +116,11 @@ def restored(weights: Tensors, source: Tensors, key: Tensor, share: float) -> Te
     """Return the weights with every element set back to the source with probability `share`."""
     chances = fork_all(key, tuple(range(len(weights)))).unbind(-1)
     return {
-        name: torch.where(uniform(chance, weight.shape) < share, source[name], weight)
+        name: _restore(weight, source[name], chance, share)
         for chance, (name, weight) in zip(chances, weights.items(), strict=True)
     }
+
+
+def _restore(weight: Tensor, source: Tensor, key: Tensor, share: float) -> Tensor:
+    fused = restore_fused(weight, source, key, share) if can_fuse_steps(weight, source) else None
+    return torch.where(uniform(key, weight.shape) < share, source, weight) if fused is None else fused
