@@ -55,8 +55,26 @@ def test_large_blocks_are_trained_round_by_round(monkeypatch):
         asked.extend(some)
         return said_in(said)(some)
 
-    monkeypatch.setattr(foresight, "AT_ONCE", 8 * 5 * 16 - 1)  # a block has 5 x 16 numbers
+    monkeypatch.setattr(foresight, "AT_ONCE", 32 * 5 * 16 - 1)  # a block has 5 x 16 numbers
     assert train_ahead(indicate, range(4), 3, 2, KEY, HOW) is None
     assert asked == [0]
-    monkeypatch.setattr(foresight, "AT_ONCE", 8 * 5 * 16)
+    monkeypatch.setattr(foresight, "AT_ONCE", 32 * 5 * 16)
     assert train_ahead(indicate, range(4), 3, 2, KEY, HOW).clients.shape == (4, 3, 3)
+
+
+def test_as_many_blocks_are_trained_at_once_as_fit(monkeypatch):
+    asked = []
+
+    def train_parts(x, known, keys, at_once, how):
+        asked.append(at_once)
+        return x
+
+    monkeypatch.setattr(foresight, "train_parts", train_parts)
+    for room in (2**40, 2**17, 0):
+        monkeypatch.setattr(foresight, "total_memory", lambda device, room=room: room)
+        train_ahead(said_in(indicators(5)), range(5), 3, 2, KEY, HOW)
+    # a block takes 4 (12 x 80 + 32 x 24 + 24 x 30) = 9,792 bytes; parts are even
+    assert asked == [5, 1, 1]
+    monkeypatch.setattr(foresight, "total_memory", lambda device: 8 * 4 * 9_792)
+    train_ahead(said_in(indicators(5)), range(5), 3, 2, KEY, HOW)
+    assert asked[-1] == 3

@@ -16,11 +16,14 @@ from fedctta.aggregators.fedtsa.attention import make_identity_block
 from fedctta.aggregators.fedtsa.captured_training import train_parts
 from fedctta.aggregators.fedtsa.training import Attended, Training
 from fedctta.core.randomness import numbered
+from fedctta.machine import total_memory
 
 LARGEST = 2**27  # numbers in all foreseen matrices, above which rounds are trained one by one
 AT_ONCE = 2**26  # numbers in all blocks trained at once
+SHARE = 0.125  # of a GPU's memory that these may take, with all that their training needs
+COPIES, PASSES, DRAWS = 12, 32, 24  # of a block, of its indicators and of its pairs, while it is trained
 CLIENTS = 100  # whose indicators are computed at once, of several rounds if need be
-TOO_FEW = 8  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
+TOO_FEW = 32  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
 
 
 def train_ahead(
@@ -38,9 +41,12 @@ def train_ahead(
     if not rounds or len(rounds) * clients * (clients + window) > LARGEST:
         return None
     first = indicate(rounds[:1])
-    at_once = AT_ONCE // make_identity_block(first, how.temporal).numel()
-    if at_once < TOO_FEW:
+    block = make_identity_block(first, how.temporal).numel()
+    if AT_ONCE // block < TOO_FEW:
         return None
+    pairs = clients * window * (clients + window)
+    needed = first.element_size() * (COPIES * block + PASSES * window * first.numel() + DRAWS * pairs)
+    at_once = max(1, min(AT_ONCE // block, int(SHARE * total_memory(first.device) / needed)))
     together = max(1, CLIENTS // clients)
     later = (indicate(rounds[k : k + together]) for k in range(1, len(rounds), together))
     x, known = cut_windows(torch.cat([first, *later]).view(len(rounds), clients, -1).transpose(0, 1), window)
