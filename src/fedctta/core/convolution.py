@@ -30,6 +30,7 @@ from fedctta.core.moments import SHORT
 
 FAST = range(64, 129)  # channels of kernels for which cuDNN has fast groups on tensor cores
 MANY, PIXELS = 128, 10_000  # outputs of a kernel from which on, and pixels up to which, products are faster than cuDNN
+FUSED = 16  # channels of a gradient that one kernel adds up, pixel by pixel
 NARROW, FEW = 32, 8  # channels in a group, and groups, up to which zeros between groups cost less than the groups
 
 
@@ -252,7 +253,7 @@ def _see(x: Tensor, kernel: Tensor, form: Form) -> Tensor:
 
 def _add_up(seen: Tensor, x: Tensor, kernel: Tensor, form: Form) -> Tensor:
     """Undo `_see` for a gradient: add up what all output pixels say of a pixel of x."""
-    if can_fuse(seen):
+    if can_fuse(seen) and x.shape[2] >= FUSED:
         from fedctta.core import window_kernels
 
         return window_kernels.add_up(seen, x, _sides(kernel), form.count_outputs(x, kernel), form.window)

@@ -18,10 +18,13 @@ from torch import Tensor
 
 from fedctta.core.rows_of_channels import Rows
 
-ROWS, CHANNELS, WARPS = 512, 8, 8  # of a tile that is summed: narrow, so that few clients fill a GPU
+LONG = (512, 8)  # rows and channels of a tile that is summed: narrow, so that few clients fill a GPU
+SHORT = (16, 64)  # the same where there are few rows
+FEW, MANY = (64, 1), (256, 100)  # up to how many rows they are few, with so many groups or more
+WARPS = 4
 WIDE_ROWS, WIDE_CHANNELS, WIDE_WARPS = 32, 64, 4  # of a tile that is read and written
 ENOUGH = 256  # programs that fill a GPU
-FEW = 2048  # rows, up to which one program sums them all
+ALONE = 2048  # rows, up to which one program sums them all
 
 
 @triton.jit(do_not_specialize=["count", "part", "groups2", "rows2"])
@@ -153,11 +156,11 @@ def _sums(
 
 def moments(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the mean and the biased variance [G, C] over the rows."""
-    part, pieces = _divide(rows)
+    (tall, wide), part, pieces = _divide(rows)
     mean, squares = x.new_empty(2, pieces, rows.groups, rows.channels).unbind()
-    _moments[(rows.groups * triton.cdiv(rows.channels, CHANNELS), pieces)](
+    _moments[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
         *(x, mean, squares, rows.length, part, rows.channels, rows.groups2, rows.rows2, *rows.steps[0]),
-        ROWS=ROWS, CHANNELS=CHANNELS, num_warps=WARPS,
+        ROWS=tall, CHANNELS=wide, num_warps=WARPS,
     )  # fmt: skip
     if pieces == 1:
         return mean[0], squares[0]
@@ -193,23 +196,26 @@ def normalise(
 
 def sums(x: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the sums [G, C] of x and of x y over the rows."""
-    part, pieces = _divide(rows)
+    (tall, wide), part, pieces = _divide(rows)
     both = torch.empty(2, pieces, rows.groups, rows.channels, dtype=x.dtype, device=x.device)
-    _sums[(rows.groups * triton.cdiv(rows.channels, CHANNELS), pieces)](
+    _sums[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
         *(x, y, *both.unbind(), rows.length, part, rows.channels, rows.groups2, rows.rows2),
         *(*rows.steps[0], *rows.steps[1]),
-        ROWS=ROWS, CHANNELS=CHANNELS, num_warps=WARPS,
+        ROWS=tall, CHANNELS=wide, num_warps=WARPS,
     )  # fmt: skip
     of_x, of_both = both[:, 0] if pieces == 1 else both.sum(1)
     return of_x, of_both
 
 
-def _divide(rows: Rows) -> tuple[int, int]:
-    """Return into parts of how many rows, and into how many parts, all are divided so that a GPU is full."""
-    programs = rows.groups * triton.cdiv(rows.channels, CHANNELS)
-    pieces = max(1, min(triton.cdiv(ENOUGH, programs), rows.length // FEW))
-    part = triton.cdiv(triton.cdiv(rows.length, pieces), ROWS) * ROWS
-    return part, triton.cdiv(rows.length, part)
+def _divide(rows: Rows) -> tuple[tuple[int, int], int, int]:
+    """Return the tile, and into parts of how many rows, and into how many, all are divided so that a GPU is full."""
+    if any(rows.length <= length and rows.groups >= groups for length, groups in (FEW, MANY)):
+        return SHORT, rows.length, 1
+    tall, wide = LONG
+    programs = rows.groups * triton.cdiv(rows.channels, wide)
+    pieces = max(1, min(triton.cdiv(ENOUGH, programs), rows.length // ALONE))
+    part = triton.cdiv(triton.cdiv(rows.length, pieces), tall) * tall
+    return LONG, part, triton.cdiv(rows.length, part)
 
 
 def _wide(rows: Rows) -> tuple[int, int]:

@@ -14,7 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 PIXELS, NUMBERS = 32, 128  # of a tile of what pixels see
+WIDE = 64  # channels of a tile that is one place of the window
 ROWS, CHANNELS = 32, 32  # of a tile of the image's own pixels
+ENOUGH = 16  # channels from which on, if it divides them, every place of the window is copied by itself
 
 
 @triton.jit(
@@ -32,15 +34,44 @@ def _see(
     p = tile * PIXELS + tl.arange(0, PIXELS)
     k = tl.program_id(1) * NUMBERS + tl.arange(0, NUMBERS)
     image, place = p // (down * across), p % (down * across)
-    c, window = k % channels, k // channels
-    h = ((place // across) * step_h - pad_h)[:, None] + ((window // sides) * gap_h)[None, :]
-    w = ((place % across) * step_w - pad_w)[:, None] + ((window % sides) * gap_w)[None, :]
+    window = k // channels
+    top, left = (place // across) * step_h - pad_h, (place % across) * step_w - pad_w
+    lower, right = (window // sides) * gap_h, (window % sides) * gap_w
+    # An index below zero is a very large one without its sign.
+    h = (top[:, None] + lower[None, :]).to(tl.uint32, bitcast=True)
+    w = (left[:, None] + right[None, :]).to(tl.uint32, bitcast=True)
     there = (p < pixels)[:, None] & (k < numbers)[None, :]
-    inside = there & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-    at = (image * xb)[:, None] + h * xh + w * xw + (c * xc)[None, :]
+    inside = there & (h < height.to(tl.uint32)) & (w < width.to(tl.uint32))
+    at = (image * xb + top * xh + left * xw)[:, None] + (lower * xh + right * xw + (k % channels) * xc)[None, :]
     value = tl.load(x + client.to(tl.int64) * xn + at, mask=inside, other=0.0)
     to = seen + (client * pixels).to(tl.int64) * numbers
     tl.store(to + p[:, None] * numbers + k[None, :], value, mask=there)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("pixels", "down", "across", "height", "width", "sides"),
+        *("step_h", "step_w", "pad_h", "pad_w", "gap_h", "gap_w"),
+    ]
+)
+def _see_wide(
+    x, seen, pixels, places, down, across, height, width, sides, channels, xn, xb, xh, xw,
+    step_h, step_w, pad_h, pad_w, gap_h, gap_w, PIXELS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(pixels, PIXELS)
+    client, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    window = tl.program_id(1)
+    p = tile * PIXELS + tl.arange(0, PIXELS)
+    c = tl.program_id(2) * WIDE + tl.arange(0, WIDE)
+    image, place = p // (down * across), p % (down * across)
+    h = (place // across) * step_h - pad_h + (window // sides) * gap_h
+    w = (place % across) * step_w - pad_w + (window % sides) * gap_w
+    inside = (p < pixels) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
+    at = image * xb + h * xh + w * xw
+    known = (c < channels)[None, :]
+    value = tl.load(x + client.to(tl.int64) * xn + at[:, None] + c[None, :], mask=inside[:, None] & known, other=0.0)
+    to = seen + (client * pixels).to(tl.int64) * places * channels + window * channels
+    tl.store(to + (p * places)[:, None] * channels + c[None, :], value, mask=(p < pixels)[:, None] & known)
 
 
 @triton.jit(
@@ -86,12 +117,18 @@ def see(x: Tensor, sides: tuple[int, int], outputs: tuple[int, int], window: Win
     pixels, numbers = images * outputs[0] * outputs[1], sides[0] * sides[1] * channels
     seen = x.new_empty(clients, pixels, numbers)
     n, b, c, h, w = x.stride()
-    grid = (clients * triton.cdiv(pixels, PIXELS), triton.cdiv(numbers, NUMBERS))
-    _see[grid](
-        *(x, seen, pixels, numbers, *outputs, height, width, sides[1], channels, n, b, h, w, c),
-        *(number for pair in window for number in pair),
-        PIXELS=PIXELS, NUMBERS=NUMBERS,
-    )  # fmt: skip
+    tiles, moves = clients * triton.cdiv(pixels, PIXELS), [number for pair in window for number in pair]
+    if c == 1 and channels % ENOUGH == 0:
+        places = sides[0] * sides[1]
+        _see_wide[(tiles, places, triton.cdiv(channels, WIDE))](
+            *(x, seen, pixels, places, *outputs, height, width, sides[1], channels, n, b, h, w, *moves),
+            PIXELS=PIXELS, WIDE=WIDE,
+        )  # fmt: skip
+    else:
+        _see[(tiles, triton.cdiv(numbers, NUMBERS))](
+            *(x, seen, pixels, numbers, *outputs, height, width, sides[1], channels, n, b, h, w, c, *moves),
+            PIXELS=PIXELS, NUMBERS=NUMBERS,
+        )  # fmt: skip
     return seen
 
 
