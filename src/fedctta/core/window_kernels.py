@@ -16,13 +16,15 @@ from torch import Tensor
 PIXELS, NUMBERS = 32, 128  # of a tile of what pixels see
 WIDE = 64  # channels of a tile that is one place of the window
 ROWS, CHANNELS = 32, 32  # of a tile of the image's own pixels
+UNIT = 4  # numbers that are read at once: steps are passed in such units where every place is copied by itself
+MOVES = ("step_h", "step_w", "pad_h", "pad_w", "gap_h", "gap_w")
 ENOUGH = 16  # channels from which on, if it divides them, every place of the window is copied by itself
 
 
 @triton.jit(
     do_not_specialize=[
         *("pixels", "numbers", "down", "across", "height", "width", "sides", "channels"),
-        *("step_h", "step_w", "pad_h", "pad_w", "gap_h", "gap_w"),
+        *("xn", "xb", "xh", "xw", "xc", *MOVES),
     ]
 )
 def _see(
@@ -50,14 +52,15 @@ def _see(
 
 @triton.jit(
     do_not_specialize=[
-        *("pixels", "down", "across", "height", "width", "sides"),
-        *("step_h", "step_w", "pad_h", "pad_w", "gap_h", "gap_w"),
+        *("pixels", "places", "down", "across", "height", "width", "sides", "channels"),
+        *("xn", "xb", "xh", "xw", *MOVES),
     ]
 )
 def _see_wide(
     x, seen, pixels, places, down, across, height, width, sides, channels, xn, xb, xh, xw,
-    step_h, step_w, pad_h, pad_w, gap_h, gap_w, PIXELS: tl.constexpr, WIDE: tl.constexpr,
+    step_h, step_w, pad_h, pad_w, gap_h, gap_w, UNIT: tl.constexpr, PIXELS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    channels = channels * UNIT
     tiles = tl.cdiv(pixels, PIXELS)
     client, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     window = tl.program_id(1)
@@ -67,9 +70,11 @@ def _see_wide(
     h = (place // across) * step_h - pad_h + (window // sides) * gap_h
     w = (place % across) * step_w - pad_w + (window % sides) * gap_w
     inside = (p < pixels) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-    at = image * xb + h * xh + w * xw
+    at = (image * xb + h * xh + w * xw) * UNIT
     known = (c < channels)[None, :]
-    value = tl.load(x + client.to(tl.int64) * xn + at[:, None] + c[None, :], mask=inside[:, None] & known, other=0.0)
+    value = tl.load(
+        x + client.to(tl.int64) * xn * UNIT + at[:, None] + c[None, :], mask=inside[:, None] & known, other=0.0
+    )
     to = seen + (client * pixels).to(tl.int64) * places * channels + window * channels
     tl.store(to + (p * places)[:, None] * channels + c[None, :], value, mask=(p < pixels)[:, None] & known)
 
@@ -77,14 +82,15 @@ def _see_wide(
 @triton.jit(
     do_not_specialize=[
         *("rows", "down", "across", "height", "width", "channels"),
-        *("step_h", "step_w", "pad_h", "pad_w", "gap_h", "gap_w"),
+        *("xn", "xb", "xh", "xw", *MOVES),
     ]
 )
 def _add_up(
     seen, x, rows, down, across, height, width, channels, xn, xb, xh, xw,
     step_h, step_w, pad_h, pad_w, gap_h, gap_w, TALL: tl.constexpr, WIDE: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
+    channels = channels * UNIT
     tiles = tl.cdiv(rows, ROWS)
     client, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -104,8 +110,8 @@ def _add_up(
             pixel = (image * down + y) * across + z
             at = (pixel * (TALL * WIDE) + i * WIDE + j) * channels
             total += tl.load(whole + at[:, None] + c[None, :], mask=there & inside[:, None], other=0.0)
-    at = image * xb + (place // width) * xh + (place % width) * xw
-    tl.store(x + client.to(tl.int64) * xn + at[:, None] + c[None, :], total, mask=there)
+    at = (image * xb + (place // width) * xh + (place % width) * xw) * UNIT
+    tl.store(x + client.to(tl.int64) * xn * UNIT + at[:, None] + c[None, :], total, mask=there)
 
 
 Window = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding and dilation
@@ -118,11 +124,11 @@ def see(x: Tensor, sides: tuple[int, int], outputs: tuple[int, int], window: Win
     seen = x.new_empty(clients, pixels, numbers)
     n, b, c, h, w = x.stride()
     tiles, moves = clients * triton.cdiv(pixels, PIXELS), [number for pair in window for number in pair]
-    if c == 1 and channels % ENOUGH == 0:
-        places = sides[0] * sides[1]
+    if c == 1 and channels % ENOUGH == 0 and all(step % UNIT == 0 for step in (n, b, h, w)):
+        places, units = sides[0] * sides[1], [number // UNIT for number in (channels, n, b, h, w)]
         _see_wide[(tiles, places, triton.cdiv(channels, WIDE))](
-            *(x, seen, pixels, places, *outputs, height, width, sides[1], channels, n, b, h, w, *moves),
-            PIXELS=PIXELS, WIDE=WIDE,
+            *(x, seen, pixels, places, *outputs, height, width, sides[1], *units, *moves),
+            UNIT=UNIT, PIXELS=PIXELS, WIDE=WIDE,
         )  # fmt: skip
     else:
         _see[(tiles, triton.cdiv(numbers, NUMBERS))](
@@ -139,9 +145,10 @@ def add_up(seen: Tensor, like: Tensor, sides: tuple[int, int], outputs: tuple[in
     rows = images * height * width
     n, b, _, h, w = x.stride()
     grid = (clients * triton.cdiv(rows, ROWS), triton.cdiv(channels, CHANNELS))
+    unit = 1 if channels % UNIT else UNIT
     _add_up[grid](
-        *(seen.contiguous(), x, rows, *outputs, height, width, channels, n, b, h, w),
+        *(seen.contiguous(), x, rows, *outputs, height, width, *(number // unit for number in (channels, n, b, h, w))),
         *(number for pair in window for number in pair),
-        TALL=sides[0], WIDE=sides[1], ROWS=ROWS, CHANNELS=CHANNELS,
+        TALL=sides[0], WIDE=sides[1], UNIT=unit, ROWS=ROWS, CHANNELS=CHANNELS,
     )  # fmt: skip
     return x

@@ -13,7 +13,12 @@ from torch import Tensor
 NUMBERS = 1024  # of a tile to which noise is added
 
 
-@triton.jit(do_not_specialize=["leads2", "images", "pixels", "width"])
+@triton.jit(
+    do_not_specialize=[
+        *("leads2", "images", "pixels", "width"),
+        *("l1", "l2", "xb", "xc", "xh", "xw", "s1", "s2", "s3", "s4"),
+    ]
+)
 def _jitter(
     x, settings, y, leads2, images, pixels, width, l1, l2, xb, xc, xh, xw, s1, s2, s3, s4, BLOCK: tl.constexpr
 ):  # fmt: skip
