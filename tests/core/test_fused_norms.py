@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from fedctta.core import fused_norms
-from fedctta.core.fused_norms import can_fuse, fused_moments, has_kernels, normalise_fused, scale_and_shift
+from fedctta.core.fused_norms import (
+    blend_fused,
+    can_fuse,
+    fused_moments,
+    has_kernels,
+    normalise_fused,
+    scale_and_shift,
+)
 from fedctta.core.moments import moments
 from fedctta.core.norm_layers import batch_norm
 
@@ -59,6 +66,32 @@ def test_without_kernels_it_is_the_formula_inside_vmap():
     wide = [v[:, None, :, None, None] for v in (mean, var, weight)]
     expected = (x - wide[0]) * (wide[1] + 1e-5).rsqrt() * wide[2] + bias[0, :, None, None]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def blended(device):
+    """Blend three clients' statistics, of one layer of several that lie side by side, with three weights each."""
+    generator = torch.Generator().manual_seed(0)
+    mean, var, wide = (torch.rand(3, size, generator=generator).to(device) for size in (20, 20, 100))
+    origin, least = torch.rand(2, 20, generator=generator).to(device).unbind()
+
+    def of_client(mean, var, wide):
+        return torch.func.vmap(
+            lambda share: blend_fused(mean, var, origin, share * wide[20:40], wide[60:80], least, share)
+        )(torch.tensor([0.0, 0.5, 1.0], device=device))
+
+    with torch.no_grad():
+        return (mean, var, origin, wide, least), torch.func.vmap(of_client)(mean, var, wide)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_statistics_are_blended_as_the_formula_says(device):
+    (mean, var, origin, wide, least), found = blended(device)
+    for k, share in enumerate((0.0, 0.5, 1.0)):
+        apart = mean - origin
+        first = share * wide[:, 20:40] + share * apart
+        second = torch.maximum(wide[:, 60:80] + share * (var + apart.square()) - first.square(), least)
+        torch.testing.assert_close(found[0][:, k], origin + first)
+        torch.testing.assert_close(found[1][:, k], second)
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
     moments             mean and variance in one pass, where torch takes up to four kernels
     normalise_fused     (x - mean) / sqrt(var + eps) weight + bias in one pass, without a gradient
+    blend_fused         the statistics between a batch's and others, without a gradient
     scale_and_shift     x scale + shift, with a gradient: the sums of g and of g x in one pass, and g scale
 
 Each tensor is computed in plain torch instead where it is not float32 or lies in another order, and all are where
@@ -63,6 +64,51 @@ def normalise_fused(
     over = tuple(d for d in range(x.dim()) if d != 1)
     y: Tensor = _Normalise.apply(x, mean, var, weight, bias, eps, over)  # type: ignore[no-untyped-call]
     return y
+
+
+def blend_plain(
+    mean: Tensor, var: Tensor, origin: Tensor, shift: Tensor, rest: Tensor, least: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a mean and a variance [C] that a share b of a batch's moves away from an origin o.
+
+    With d = mean - o and f = shift + b d these are o + f and max(rest + b (var + d^2) - f^2, least).
+    """
+    apart = mean - origin
+    first = torch.addcmul(shift, apart, share)
+    new = torch.addcmul(rest, torch.addcmul(var, apart, apart), share)
+    return origin + first, torch.addcmul(new, first, first, value=-1).maximum(least)
+
+
+def blend_fused(
+    mean: Tensor, var: Tensor, origin: Tensor, shift: Tensor, rest: Tensor, least: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute `blend_plain` in one pass; there is no gradient."""
+    new_mean, new_var = _Blend.apply(mean, var, origin, shift, rest, least, share)  # type: ignore[no-untyped-call]
+    return new_mean, new_var
+
+
+class _Blend(torch.autograd.Function):
+    @staticmethod
+    def forward(*arguments: Tensor) -> tuple[Tensor, Tensor]:
+        mean, var, origin, shift, rest, least, share = arguments
+        rows = find_rows((), (mean,), (var, origin, shift, rest, least))
+        if rows is None or not can_fuse(mean):
+            return blend_plain(mean, var, origin, shift, rest, least, share.unsqueeze(-1))
+        from fedctta.core import norm_kernels
+
+        new = mean.new_empty(mean.shape), mean.new_empty(mean.shape)
+        norm_kernels.blend(arguments[:-1], share.reshape(-1).contiguous(), new, rows)
+        return new
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        return _Blend.apply(*_stack(info, in_dims, arguments)), (0, 0)  # type: ignore[no-untyped-call]
 
 
 class _ScaleAndShift(torch.autograd.Function):

@@ -14,6 +14,8 @@ parts of the rows, are merged by Chan's formula. The order of sums is fixed by t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -166,6 +168,25 @@ def _sums(
     tl.store(products + to, tl.sum(p, axis=0), mask=c < channels)
 
 
+@triton.jit(do_not_specialize=["channels", "groups2", *(f"{tensor}g{k}" for tensor in "mvosrl" for k in (1, 2))])
+def _blend(
+    mean, var, origin, shift, rest, least, share, new_mean, new_var, channels, groups2,
+    mg1, mg2, vg1, vg2, og1, og2, sg1, sg2, rg1, rg2, lg1, lg2, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    group = tl.program_id(0)
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    there = c < channels
+    b = tl.load(share + group)
+    o = tl.load(origin + _at(group, groups2, og1, og2, 1) + c, mask=there, other=0.0)
+    apart = tl.load(mean + _at(group, groups2, mg1, mg2, 1) + c, mask=there, other=0.0) - o
+    first = tl.load(shift + _at(group, groups2, sg1, sg2, 1) + c, mask=there, other=0.0) + apart * b
+    second = tl.load(var + _at(group, groups2, vg1, vg2, 1) + c, mask=there, other=0.0) + apart * apart
+    v = tl.load(rest + _at(group, groups2, rg1, rg2, 1) + c, mask=there, other=0.0) + second * b - first * first
+    lowest = tl.load(least + _at(group, groups2, lg1, lg2, 1) + c, mask=there, other=0.0)
+    tl.store(new_mean + group * channels + c, o + first, mask=there)
+    tl.store(new_var + group * channels + c, tl.maximum(v, lowest), mask=there)
+
+
 def moments(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the mean and the biased variance [G, C] over the rows."""
     (tall, wide), part, pieces = _divide(rows)
@@ -215,6 +236,14 @@ def sums(x: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
     sum_x, sum_both = both[:, 0] if pieces == 1 else both.sum(1)
     return sum_x, sum_both
+
+
+def blend(tensors: Sequence[Tensor], share: Tensor, new: tuple[Tensor, Tensor], rows: Rows) -> None:
+    """Write the statistics [G, C] that `fused_norms: blend_plain` computes; share[G] lies without gaps."""
+    steps = [step for each in rows.steps for step in each[:2]]
+    _blend[(rows.groups, triton.cdiv(rows.channels, 128))](
+        *tensors, share, *new, rows.channels, rows.groups2, *steps, CHANNELS=128, num_warps=4
+    )
 
 
 def _in_units(rows: Rows) -> tuple[list[tuple[int, ...]], tuple[int, int, int, int], int]:
