@@ -7,7 +7,7 @@ from math import log, sqrt
 import pytest
 import torch
 
-from fedctta.core import fused_norms
+from fedctta.core import gpu_kernels
 from fedctta.core.appearance import ALONE, GREY, LAGS, NUMBERS, ROWS, SELDOM, STEADY, answer, appearance, of_batch
 
 
@@ -142,7 +142,7 @@ def test_a_kernel_sees_what_plain_torch_sees(shape, monkeypatch):
     x[0, 0, :, :3] = 0.5
     with torch.no_grad():
         found, alone = torch.func.vmap(appearance)(x), appearance(x[0])
-        monkeypatch.setattr(fused_norms, "has_kernels", lambda: False)
+        monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
         expected = torch.func.vmap(appearance)(x)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(alone, expected[0], atol=1e-4, rtol=1e-4)

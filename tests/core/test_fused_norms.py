@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.core import fused_norms
+from fedctta.core import gpu_kernels
 from fedctta.core.fused_norms import (
     blend_fused,
-    can_fuse,
     fused_moments,
-    has_kernels,
     normalise_fused,
     scale_and_shift,
 )
+from fedctta.core.gpu_kernels import can_fuse, has_kernels
 from fedctta.core.moments import moments
 from fedctta.core.norm_layers import batch_norm
 
@@ -123,7 +122,7 @@ class TestKernels:
         x, (weight, bias) = images(shape, order, "cuda"), vectors(shape[0], shape[2], "cuda")
         gradient = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
         found = gradient(x, weight, bias)
-        monkeypatch.setattr(fused_norms, "has_kernels", lambda: False)
+        monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
         expected = gradient(x.double(), weight.double(), bias.double())
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one.double(), other, atol=2e-4 * float(other.abs().max()), rtol=1e-3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.core import fused_norms
+from fedctta.core import gpu_kernels
 from fedctta.core.convolution import Form, _add_up, _see
 
 FORMS = [
@@ -31,6 +31,6 @@ def test_windows_and_their_sums_are_plain_torchs(shape, side, form, common, monk
     seen = _see(x, kernel, form)
     gradient = torch.randn(seen.shape, generator=generator).cuda()
     total = _add_up(gradient, x, kernel, form)
-    monkeypatch.setattr(fused_norms, "has_kernels", lambda: False)
+    monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
     assert torch.equal(seen, _see(x, kernel, form))
     torch.testing.assert_close(total, _add_up(gradient, x, kernel, form))

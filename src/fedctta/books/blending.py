@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from fedctta.books.rows import Scale
-from fedctta.core.fused_norms import blend_fused, blend_plain, can_fuse
+from fedctta.core.fused_norms import blend_fused, blend_plain
+from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.norms import NormRule, Statistics, batch_statistics
 
 LEAST = 1e-4  # of the source's variance: noise and rounding may carry a variance below zero

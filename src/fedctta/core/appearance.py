@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.core.fused_norms import can_fuse
+from fedctta.core.gpu_kernels import can_fuse
 
 NUMBERS = 12
 ROWS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.core.cpu_convolution import convolve_each, each_gradient
-from fedctta.core.fused_norms import can_fuse
+from fedctta.core.gpu_kernels import bring_to_front, can_fuse
 from fedctta.core.moments import SHORT
 
 FAST = range(64, 129)  # channels of kernels for which cuDNN has fast groups on tensor cores
@@ -104,10 +104,10 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, kernel: Tensor, form: Form) -> tuple[Tensor, int]:
         if in_dims[1] is None:
-            (x,) = _stacked(info, in_dims, x)
+            (x,) = bring_to_front(info, in_dims, (x,))
             together = _Convolution.apply(x.flatten(0, 1), kernel, form)  # type: ignore[no-untyped-call]
             return together.view(*x.shape[:2], *together.shape[1:]), 0
-        return _Many.apply(*_stacked(info, in_dims, x, kernel), form), 0  # type: ignore[no-untyped-call]
+        return _Many.apply(*bring_to_front(info, in_dims, (x, kernel)), form), 0  # type: ignore[no-untyped-call]
 
 
 class _Many(torch.autograd.Function):
@@ -132,7 +132,7 @@ class _Many(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, kernel: Tensor, form: Form) -> tuple[Tensor, int]:
-        x, kernel = _stacked(info, in_dims, x, kernel)
+        x, kernel = bring_to_front(info, in_dims, (x, kernel))
         y = _Many.apply(x.flatten(0, 1), kernel.flatten(0, 1), form)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:2], *y.shape[1:]), 0
 
@@ -157,7 +157,7 @@ class _Gradients(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        every = _stacked(info, in_dims, gradient, x, kernel)
+        every = bring_to_front(info, in_dims, (gradient, x, kernel))
         return _ManyGradients.apply(*every, form, wanted), (0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -194,7 +194,7 @@ class _ManyGradients(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        every = _stacked(info, in_dims, gradient, x, kernel)
+        every = bring_to_front(info, in_dims, (gradient, x, kernel))
         flat = _ManyGradients.apply(*(t.flatten(0, 1) for t in every), form, wanted)  # type: ignore[no-untyped-call]
         counts = every[1].shape[:2]
         of_x, of_kernel = (part.view(*counts, *part.shape[1:]) for part in flat)
@@ -233,13 +233,6 @@ def _backward(
     of_x, of_kernel, _ = torch.ops.aten.convolution_backward(gradient, x, kernel, *fixed)
     nothing = gradient.new_zeros(0)
     return of_x if wanted[0] else nothing, of_kernel if wanted[1] else nothing
-
-
-def _stacked(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
-    """Bring the clients' axis to the front of every tensor."""
-    count = info.batch_size
-    pairs = zip(tensors, in_dims, strict=False)
-    return [t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
 
 
 def _see(x: Tensor, kernel: Tensor, form: Form) -> Tensor:

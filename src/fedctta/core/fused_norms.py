@@ -6,37 +6,18 @@
     scale_and_shift     x scale + shift, with a gradient: the sums of g and of g x in one pass, and g scale
 
 Each tensor is computed in plain torch instead where it is not float32 or lies in another order, and all are where
-Triton is missing or cannot compile. Whoever calls with tensors inside vmap has to go through an autograd function,
-whose `forward` sees tensors with all axes.
+there are no kernels (`gpu_kernels`).
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedctta.core.gpu_kernels import bring_to_front, can_fuse
 from fedctta.core.rows_of_channels import find_rows
-
-
-@lru_cache(maxsize=1)
-def has_kernels() -> bool:
-    """Whether Triton can compile and run kernels here: tried once."""
-    try:
-        from fedctta.core import norm_kernels
-
-        x = torch.ones(1, 2, 16, device="cuda")
-        rows = find_rows((1,), (x,))
-        return rows is not None and bool((norm_kernels.moments(x, rows)[0] == 1).all())
-    except Exception:  # no Triton, no compiler, or a GPU that it does not know
-        return False
-
-
-def can_fuse(x: Tensor) -> bool:
-    """Whether kernels may serve a tensor, inside vmap or not."""
-    return x.is_cuda and x.dtype == torch.float32 and has_kernels()
 
 
 def fused_moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
@@ -108,7 +89,7 @@ class _Blend(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        return _Blend.apply(*_stack(info, in_dims, arguments)), (0, 0)  # type: ignore[no-untyped-call]
+        return _Blend.apply(*bring_to_front(info, in_dims, arguments)), (0, 0)  # type: ignore[no-untyped-call]
 
 
 class _ScaleAndShift(torch.autograd.Function):
@@ -131,7 +112,7 @@ class _ScaleAndShift(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
         *tensors, over = arguments
-        x, scale, shift = _stack(info, in_dims, tensors)
+        x, scale, shift = bring_to_front(info, in_dims, tensors)
         return scale_and_shift(x, scale, shift, tuple(d + 1 for d in over)), 0
 
 
@@ -164,7 +145,7 @@ class _Sums(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, y: Tensor, over: tuple[int, ...]
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        every = _stack(info, in_dims, (x, y))
+        every = bring_to_front(info, in_dims, (x, y))
         return _Sums.apply(*every, tuple(d + 1 for d in over)), (0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -199,7 +180,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
         *tensors, eps, over = arguments
-        every = _stack(info, in_dims, tensors)
+        every = bring_to_front(info, in_dims, tensors)
         y = _Normalise.apply(*every, eps, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
         return y, 0
 
@@ -221,12 +202,3 @@ def _widen(small: Tensor, over: tuple[int, ...]) -> Tensor:
     for d in sorted(over):
         small = small.unsqueeze(d)
     return small
-
-
-def _stack(info: Any, in_dims: tuple[int | None, ...], tensors: Any) -> list[Any]:
-    """Bring the clients' axis to the front of every tensor."""
-    pairs = zip(tensors, in_dims, strict=False)
-    return [
-        None if t is None else t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in pairs
-    ]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedctta.core.fused_norms import can_fuse, fused_moments, scale_and_shift
+from fedctta.core.fused_norms import fused_moments, scale_and_shift
+from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.lone import is_lone
 
 SHORT = (torch.bfloat16, torch.float16)

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from fedctta.core import fused_norms
-from fedctta.core.fused_norms import can_fuse
+from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.lone import is_lone
 from fedctta.core.moments import moments
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedctta.core.gpu_kernels import bring_to_front
+
 Pair = tuple[int, int]
 
 
@@ -87,11 +89,10 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
         *tensors, pool = arguments
-        count, pairs = info.batch_size, zip(tensors, in_dims, strict=False)
-        every = [t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+        every = bring_to_front(info, in_dims, tensors)
         side_by_side = _lies_side_by_side(every[1])
         folded = (_fold(tensor, side_by_side) for tensor in every)
-        return _unfold(_Gradient.apply(*folded, pool), count, side_by_side), 0  # type: ignore[no-untyped-call]
+        return _unfold(_Gradient.apply(*folded, pool), info.batch_size, side_by_side), 0  # type: ignore[no-untyped-call]
 
 
 def _lies_side_by_side(x: Tensor) -> bool:

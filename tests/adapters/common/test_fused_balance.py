@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fedctta.adapters.common.balanced import balanced
 from fedctta.adapters.common.fused_balance import MOST, can_fuse_balance
-from fedctta.core import fused_norms
+from fedctta.core import gpu_kernels
 from fedctta.core.norms import Statistics
 
 CLIENTS, IMAGES, CLASSES, CHANNELS = 3, 6, 5, 40
@@ -43,5 +43,5 @@ def test_statistics_and_gradients_are_plain_torchs(correction, monkeypatch):
         return torch.func.grad(loss, has_aux=True)(x)
 
     found = torch.func.vmap(of_client)(x, mean, var, labels)
-    monkeypatch.setattr(fused_norms, "has_kernels", lambda: False)
+    monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
     torch.testing.assert_close(found, torch.func.vmap(of_client)(x, mean, var, labels), atol=1e-5, rtol=1e-4)

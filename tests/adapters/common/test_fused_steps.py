@@ -8,7 +8,7 @@ import torch
 from fedctta.adapters.common.fused_steps import can_fuse_steps
 from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.adapters.cotta import restored
-from fedctta.core import fused_norms
+from fedctta.core import gpu_kernels
 from fedctta.core.clients import Client, stack
 from fedctta.core.randomness import keys
 
@@ -37,7 +37,7 @@ def test_a_step_of_adam_is_plain_torchs(monkeypatch):
     step = torch.func.vmap(lambda *each: adam(*each, lr=1e-2))
     with torch.no_grad():
         found = step(own, slopes, memory)
-        monkeypatch.setattr(fused_norms, "has_kernels", lambda: False)
+        monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
         expected = step(own, slopes, memory)
     torch.testing.assert_close(found, expected)
 
@@ -48,7 +48,7 @@ def test_the_same_numbers_are_restored(monkeypatch):
     restore = torch.func.vmap(lambda weights, key: restored(weights, source, key, 0.3))
     with torch.no_grad():
         found = restore(own, keys(0, 3, "cuda"))
-        monkeypatch.setattr(fused_norms, "has_kernels", lambda: False)
+        monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
         expected = restore(own, keys(0, 3, "cuda"))
     assert all(torch.equal(found[name], expected[name]) for name in source)
     assert all(found[name].stride() == own[name].stride() for name in source)

@@ -7,7 +7,7 @@ import torch
 
 from fedctta.adapters.common.augmentation import augment, view_keys
 from fedctta.adapters.common.fused_views import LARGEST, can_fuse_views
-from fedctta.core import fused_norms
+from fedctta.core import gpu_kernels
 from fedctta.core.randomness import keys
 
 
@@ -34,7 +34,7 @@ def test_kernels_draw_the_same_views(size, monkeypatch):
     drawn = torch.func.vmap(lambda x, key: torch.func.vmap(lambda one: augment(x, one))(view_keys(key, 3)))
     with torch.no_grad():
         found, alone = drawn(x, keys(0, 5, "cuda")), augment(x[3], view_keys(keys(0, 5, "cuda")[3], 3)[1])
-        monkeypatch.setattr(fused_norms, "has_kernels", lambda: False)
+        monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
         expected = drawn(x, keys(0, 5, "cuda"))
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
     torch.testing.assert_close(alone, expected[3, 1], atol=2e-5, rtol=0)

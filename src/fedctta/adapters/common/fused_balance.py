@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedctta.core.fused_norms import can_fuse
+from fedctta.core.gpu_kernels import bring_to_front, can_fuse
 from fedctta.core.norms import Statistics
 
 MOST = 64  # images of a batch that one program keeps in registers
@@ -60,7 +60,7 @@ class _Balance(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[int, ...]]:
-        every = _stack(info, in_dims, arguments[:-1])
+        every = bring_to_front(info, in_dims, arguments[:-1])
         return _Balance.apply(*every, arguments[-1]), (0, 0, 0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -89,7 +89,7 @@ class _Gradient(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        every = _stack(info, in_dims, arguments[:-1])
+        every = bring_to_front(info, in_dims, arguments[:-1])
         return _Gradient.apply(*every, arguments[-1]), (0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -97,8 +97,3 @@ def _together(tensors: Any) -> tuple[list[Tensor], Tensor, Tensor]:
     """Return the statistics of images and classes without gaps, members[N, K, B] and rates[N K]: one axis in front."""
     *statistics, members, rates = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in tensors)
     return [tensor.contiguous() for tensor in statistics], members, rates.contiguous().view(-1)
-
-
-def _stack(info: Any, in_dims: tuple[int | None, ...], tensors: Any) -> list[Tensor]:
-    pairs = zip(tensors, in_dims, strict=False)
-    return [t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]

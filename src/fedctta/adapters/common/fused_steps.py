@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedctta.core.fused_norms import can_fuse
+from fedctta.core.gpu_kernels import bring_to_front, can_fuse
 from fedctta.core.memory_layout import row_by_row
 
 
@@ -60,7 +60,7 @@ class _Adam(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
-        every = _stack(info, in_dims, arguments[:-1])
+        every = bring_to_front(info, in_dims, arguments[:-1])
         return _Adam.apply(*every, arguments[-1]), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -82,7 +82,7 @@ class _Restore(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], weight: Tensor, source: Tensor, key: Tensor, share: float
     ) -> tuple[Tensor, int]:
-        weight, key = _stack(info, (in_dims[0], in_dims[2]), (weight, key))
+        weight, key = bring_to_front(info, (in_dims[0], in_dims[2]), (weight, key))
         return _Restore.apply(weight, source, key, share), 0  # type: ignore[no-untyped-call]
 
 
@@ -92,8 +92,3 @@ def _lie_like(rows: Tensor, tensor: Tensor) -> Tensor:
     if tensor.stride() == (size, *inner):
         return tensor
     return tensor.new_empty(tensor.numel()).as_strided(tensor.shape, (size, *inner)).copy_(tensor)
-
-
-def _stack(info: Any, in_dims: tuple[int | None, ...], tensors: Any) -> list[Tensor]:
-    pairs = zip(tensors, in_dims, strict=False)
-    return [t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]

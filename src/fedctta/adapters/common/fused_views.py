@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedctta.core.fused_norms import can_fuse
+from fedctta.core.gpu_kernels import bring_to_front, can_fuse
 
 LARGEST = 128 * 128  # pixels of an image that one program keeps in registers
 
@@ -48,7 +48,7 @@ class _Jitter(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, settings: Tensor) -> tuple[Tensor, int]:
-        return jitter_fused(*_stack(info, in_dims, x, settings)), 0
+        return jitter_fused(*bring_to_front(info, in_dims, (x, settings))), 0
 
 
 class _AddNoise(torch.autograd.Function):
@@ -67,10 +67,5 @@ class _AddNoise(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, key: Tensor, strength: float) -> tuple[Tensor, int]:
-        x, key = _stack(info, in_dims, x, key)
+        x, key = bring_to_front(info, in_dims, (x, key))
         return add_noise_fused(x, key, strength), 0
-
-
-def _stack(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
-    pairs = zip(tensors, in_dims, strict=False)
-    return [t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
