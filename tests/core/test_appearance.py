@@ -7,7 +7,6 @@ from math import log, sqrt
 import pytest
 import torch
 
-from fedctta.core import gpu_kernels
 from fedctta.core.appearance import ALONE, GREY, LAGS, NUMBERS, ROWS, SELDOM, STEADY, answer, appearance, of_batch
 
 
@@ -132,17 +131,3 @@ def test_short_series_with_few_channels_have_looks(channels, time):
     looks = appearance(torch.randn(3, channels, time, generator=torch.Generator().manual_seed(0)))
     assert looks.shape == (3, NUMBERS)
     assert looks.isfinite().all()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(3, 4, 3, 40, 36), (2, 2, 3, 5, 7), (1, 2, 1, 8, 8), (2, 1, 2, 1, 4)])
-def test_a_kernel_sees_what_plain_torch_sees(shape, monkeypatch):
-    n, b, c, h, w = shape
-    x = torch.rand(n, b, h, w, c, generator=torch.Generator().manual_seed(0)).permute(0, 1, 4, 2, 3).cuda()
-    x[0, 0, :, :3] = 0.5
-    with torch.no_grad():
-        found, alone = torch.func.vmap(appearance)(x), appearance(x[0])
-        monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
-        expected = torch.func.vmap(appearance)(x)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(alone, expected[0], atol=1e-4, rtol=1e-4)
