@@ -17,6 +17,7 @@ unless `confidence` is 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,7 +38,8 @@ from fedctta.core.randomness import advance, fork, fork_all, uniform
 from fedctta.core.tensors import named, towards, under
 from fedctta.errors import UserError
 
-IMAGES_AT_ONCE = 100  # of one client, all views together: enough to keep a machine busy, few enough for its memory
+# Images of one client at once, all views together: enough to keep a machine busy, few enough for its memory.
+CPU_IMAGES, CUDA_IMAGES = 100, 160
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ class CoTTA(Adapter):
         plain = network(teacher, x, refreshed()).logits
         if self.confidence == 0:
             return plain
-        at_once = max(1, IMAGES_AT_ONCE // len(x))
+        most = max(1, (CUDA_IMAGES if x.is_cuda else CPU_IMAGES) // len(x))
+        at_once = math.ceil(self.views / math.ceil(self.views / most))  # parts of equal size
         averaged = torch.func.vmap(of_view, chunk_size=at_once)(view_keys(key, self.views)).mean(0)
         sure = network({}, x, refreshed()).logits.softmax(-1).amax(-1).mean()
         return torch.where(sure < self.confidence, averaged, plain)
