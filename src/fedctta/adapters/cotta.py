@@ -17,6 +17,7 @@ unless `confidence` is 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.augmentation import augment, view_keys
+from fedctta.adapters.common.fused_steps import can_fuse_steps, restore_fused
 from fedctta.adapters.common.losses import cross_entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
@@ -36,7 +38,8 @@ from fedctta.core.randomness import advance, fork, fork_all, uniform
 from fedctta.core.tensors import named, towards, under
 from fedctta.errors import UserError
 
-IMAGES_AT_ONCE = 100  # of one client, all views together: enough to keep a machine busy, few enough for its memory
+# Images of one client at once, all views together: enough to keep a machine busy, few enough for its memory.
+CPU_IMAGES, CUDA_IMAGES = 100, 160
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ class CoTTA(Adapter):
         plain = network(teacher, x, refreshed()).logits
         if self.confidence == 0:
             return plain
-        at_once = max(1, IMAGES_AT_ONCE // len(x))
+        most = max(1, (CUDA_IMAGES if x.is_cuda else CPU_IMAGES) // len(x))
+        at_once = math.ceil(self.views / math.ceil(self.views / most))  # parts of equal size
         averaged = torch.func.vmap(of_view, chunk_size=at_once)(view_keys(key, self.views)).mean(0)
         sure = network({}, x, refreshed()).logits.softmax(-1).amax(-1).mean()
         return torch.where(sure < self.confidence, averaged, plain)
@@ -115,6 +119,11 @@ def restored(weights: Tensors, source: Tensors, key: Tensor, share: float) -> Te
     """Return the weights with every element set back to the source with probability `share`."""
     chances = fork_all(key, tuple(range(len(weights)))).unbind(-1)
     return {
-        name: torch.where(uniform(chance, weight.shape) < share, source[name], weight)
+        name: _restore(weight, source[name], chance, share)
         for chance, (name, weight) in zip(chances, weights.items(), strict=True)
     }
+
+
+def _restore(weight: Tensor, source: Tensor, key: Tensor, share: float) -> Tensor:
+    fused = restore_fused(weight, source, key, share) if can_fuse_steps(weight, source) else None
+    return torch.where(uniform(key, weight.shape) < share, source, weight) if fused is None else fused

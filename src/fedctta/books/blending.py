@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from fedctta.books.rows import Scale
+from fedctta.core.fused_norms import blend_fused, blend_plain
+from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.norms import NormRule, Statistics, batch_statistics
 
 LEAST = 1e-4  # of the source's variance: noise and rounding may carry a variance below zero
@@ -41,13 +43,10 @@ def normalise_with(scale: Scale, blend: Blend) -> NormRule:
     by_name = dict(zip(scale.names, layers, strict=True))
 
     def rule(name: str, x: Tensor, source: Statistics) -> tuple[Statistics, Statistics]:
-        """With d = m - source mean: s z + B c d and s^2 e + B c (v + d^2 - source var), in few operations."""
+        """Give s z + B c d and s^2 e + B c (v + d^2 - source var), with d = m - source mean, in few operations."""
         shift, rest, least = by_name[name]
         batch = batch_statistics(x)
-        apart = batch.mean - source.mean
-        first = torch.addcmul(shift, apart, b)
-        var = torch.addcmul(rest, torch.addcmul(batch.var, apart, apart), b)
-        var = torch.addcmul(var, first, first, value=-1).maximum(least)
-        return Statistics(source.mean + first, var), batch
+        blend = blend_fused if can_fuse(batch.mean) and not torch.is_grad_enabled() else blend_plain
+        return Statistics(*blend(*batch, source.mean, shift, rest, least, b)), batch
 
     return rule

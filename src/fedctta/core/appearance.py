@@ -24,10 +24,13 @@ sure that is.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fedctta.core.gpu_kernels import can_fuse
 
 NUMBERS = 12
 ROWS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
@@ -46,21 +49,55 @@ def appearance(x: Tensor) -> Tensor:
 
 def of_images(x: Tensor) -> Tensor:
     """Return f[B, 12] of images x[B, C, H, W]."""
-    x = x if x.is_cuda else x.contiguous()  # a CPU adds up planes twice as fast as neighbours
-    light = x.mean(1, keepdim=True)
-    pixels = light[0].numel()
-    down = torch.cat(answer(F.pad(light, (1, 1, 1, 1), mode="replicate"), 2), 1)  # [B, 3, H, W + 2]
-    across = answer(down, 3)
-    power = torch.stack([_power(t, (2, 3)) for t in across], 2).flatten(1)  # [B, 9], times pixels and squared norms
-    level = across[0][:, 0].mean((1, 2))  # nine times the mean of light: every pixel is in nine windows
+    fused = can_fuse(x) and not torch.is_grad_enabled()
+    sums: Tensor = _Look.apply(x) if fused else sum_up(x)  # type: ignore[no-untyped-call]
+    pixels, below = x.shape[2] * x.shape[3], max(1, (x.shape[2] - 1) * x.shape[3])
+    power, level, change, flat = sums[:, :9], sums[:, 9] / pixels, sums[:, 10], sums[:, 11]
     steady = level.square() * pixels
     rows = _rows(x.device, x.dtype)
     table = ((power - F.pad(steady.unsqueeze(1), (0, 8))).clamp_min(0) * rows[0].square() / pixels + GREY**2).log()
+    change = (change / x[0].numel() + GREY**2).log()
+    others = torch.stack([change, level / 9, (flat / below + SELDOM).log()], 1)
+    return torch.cat([table @ rows[1], others], 1)
+
+
+def sum_up(x: Tensor) -> Tensor:
+    """Return sums[B, 12] over the pixels of images x[B, C, H, W].
+
+    Of the squared answers to nine products of rows, not yet divided by their norms; of the first answer, nine times
+    light, as every pixel is in nine windows; of |grad c|^2; and how many pixels are as light as the one below.
+    """
+    x = x if x.is_cuda else x.contiguous()  # a CPU adds up planes twice as fast as neighbours
+    light = x.mean(1, keepdim=True)
+    down = torch.cat(answer(F.pad(light, (1, 1, 1, 1), mode="replicate"), 2), 1)  # [B, 3, H, W + 2]
+    across = answer(down, 3)
+    power = torch.stack([_power(t, (2, 3)) for t in across], 2).flatten(1)
+    level = across[0][:, 0].sum((1, 2))
     colour = x - light
     change = _power(colour.diff(dim=3), (1, 2, 3)) + _power(colour.diff(dim=2), (1, 2, 3))
-    change = (change / x[0].numel() + GREY**2).log()
-    others = torch.stack([change, level / 9, _rest(light, 2, GREY / 2)], 1)
-    return torch.cat([table @ rows[1], others], 1)
+    flat = (light.diff(dim=2).abs() < GREY / 2).flatten(1).sum(1)
+    return torch.cat([power, torch.stack([level, change, flat.to(x.dtype)], 1)], 1)
+
+
+class _Look(torch.autograd.Function):
+    """`sum_up` in one pass, without a gradient. Vmapped, there are axes in front."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        from fedctta.core.appearance_kernel import look
+
+        leads = x.shape[:-4]
+        wide = x[(None,) * max(0, 2 - len(leads))]
+        wide = wide.flatten(0, len(leads) - 2) if len(leads) > 2 else wide
+        return look(wide, GREY / 2).view(*leads, x.shape[-4], -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int]:
+        return _Look.apply(x.movedim(in_dims[0] or 0, 0)), 0  # type: ignore[no-untyped-call]
 
 
 def of_series(x: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedctta.core.fused_norms import fused_moments, scale_and_shift
+from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.lone import is_lone
 
 SHORT = (torch.bfloat16, torch.float16)
@@ -17,7 +19,7 @@ PIXELS = 64  # of an image, from which on images are summed up one by one on a G
 
 def moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return the mean and the biased variance of x over the axes `over`, which are gone."""
-    alone = x.is_cuda or x.numel() < LARGE or is_lone(x)
+    alone = (x.is_cuda and not can_fuse(x)) or (not x.is_cuda and (x.numel() < LARGE or is_lone(x)))
     of = _moments if alone and not torch.is_grad_enabled() else _Moments.apply
     mean, var = of(x, over)
     return mean, var
@@ -29,7 +31,8 @@ def _moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
         return mean, (length.square() * (mean.numel() / x.numel()) - mean.square()).clamp_min(0)
     if x.is_cuda:
-        return _of_parts(x, over)
+        fused = fused_moments(x, over) if can_fuse(x) else None
+        return _of_parts(x, over) if fused is None else fused
     if is_lone(x):
         if len(over) == x.dim() - 1 and 1 not in over:
             return _of_channels(x)
@@ -84,7 +87,9 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         x, mean = ctx.saved_tensors
         share = mean.numel() / x.numel()
-        shape = [1 if d in ctx.over else size for d, size in enumerate(x.shape)]
         slope = gradients[1] * (2 * share)
         shift = gradients[0] * share - slope * mean
+        if can_fuse(x):
+            return scale_and_shift(x, slope, shift, ctx.over), None
+        shape = [1 if d in ctx.over else size for d, size in enumerate(x.shape)]
         return torch.addcmul(shift.to(x.dtype).view(shape), x, slope.to(x.dtype).view(shape)), None

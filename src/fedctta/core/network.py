@@ -44,6 +44,7 @@ from fedctta.core.norm_layers import (
 from fedctta.core.norms import NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
 from fedctta.core.packed_kernels import PackedKernels
+from fedctta.core.pooling import max_pool, read_pool
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -133,6 +134,8 @@ class Network:
             layer.forward = partial(run_group_norm, layer)  # type: ignore[method-assign]
         elif isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
             layer.forward = global_average  # type: ignore[assignment, method-assign]
+        elif type(layer) is nn.MaxPool2d and not layer.return_indices:
+            layer.forward = partial(self._max_pool, layer)  # type: ignore[method-assign]
         elif type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
             layer._conv_forward = partial(self._convolve, _tensor(name, "weight"), layer)  # type: ignore[method-assign]
 
@@ -240,10 +243,18 @@ class Network:
 
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve as the layer does, in a way that is fast for the client's own kernels."""
-        if name not in self._pass.own:
+        form = Form(layer.stride, layer.padding, layer.dilation, layer.groups)  # type: ignore[arg-type]
+        if name not in self._pass.own and not form.multiplies_shared(x, kernel):
             return self._packed.convolve(name, layer, x, kernel, bias)
-        y = convolve(x, kernel, Form(layer.stride, layer.padding, layer.dilation, layer.groups))  # type: ignore[arg-type]
+        y = convolve(x, kernel, form)
         return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
+
+    def _max_pool(self, layer: nn.MaxPool2d, x: Tensor) -> Tensor:
+        """Pool as the layer does; on a GPU in the order in which clients' images lie."""
+        if x.dim() == 4 and x.is_cuda:
+            return max_pool(read_pool(layer), x)
+        y: Tensor = nn.MaxPool2d.forward(layer, x)
+        return y
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         if not self.bf16 or self.device.type != "cuda":

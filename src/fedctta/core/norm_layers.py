@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from fedctta.core import fused_norms
+from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.lone import is_lone
 from fedctta.core.moments import moments
 
@@ -68,6 +70,8 @@ def fold(mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
 
 def scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Return x scale + shift."""
+    if scale.dim() == 1 and scale.dtype == shift.dtype == torch.float32 and can_fuse(x):
+        return fused_norms.scale_and_shift(x, scale, shift, tuple(d for d in range(x.dim()) if d != 1))
     over = (*scale.shape, *[1] * (x.dim() - 2))
     return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
 
@@ -77,6 +81,8 @@ def batch_norm(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias
     alone = all(is_lone(tensor) for tensor in (x, mean, var, weight, bias) if tensor is not None)
     if alone and mean.dim() == 1 and x.dtype == mean.dtype and not torch.is_grad_enabled():
         return torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False)
+    if mean.dim() == 1 and can_fuse(x) and not torch.is_grad_enabled():
+        return fused_norms.normalise_fused(x, mean, var, weight, bias, eps)
     return normalise(x, mean, torch.rsqrt(var + eps), weight, bias)
 
 

@@ -45,7 +45,8 @@ def pad(x: Tensor, layer: nn.Conv2d) -> Tensor:
     if step == 1:
         return x
     rows, columns = (max((math.ceil(side / step) - 1) * step + kernel - side, 0) for side in x.shape[-2:])
-    return F.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+    around = (0, 0, columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+    return F.pad(x.movedim(1, -1), around).movedim(-1, 1)  # channels stay last, inside vmap too
 
 
 def norm(channels: int) -> nn.BatchNorm2d:

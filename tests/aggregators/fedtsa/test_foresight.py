@@ -18,6 +18,11 @@ def indicators(rounds):
     return torch.rand(rounds, 3, 4, generator=torch.Generator().manual_seed(0))
 
 
+def said_in(said):
+    """Return the function that tells indicators of some rounds."""
+    return lambda some: said[list(some)].flatten(0, 1)
+
+
 def test_windows_end_with_their_round():
     x, known = cut_windows(torch.tensor([[[1.0], [2.0], [3.0]]]), 2)
     assert x.flatten(1).tolist() == [[0, 1], [1, 2], [2, 3]]
@@ -26,7 +31,7 @@ def test_windows_end_with_their_round():
 
 def test_every_round_is_trained_on_its_window_with_its_key():
     said = indicators(4)
-    ahead = train_ahead(said.__getitem__, range(4), 3, 2, KEY, HOW)
+    ahead = train_ahead(said_in(said), range(4), 3, 2, KEY, HOW)
     key = numbered(KEY, torch.tensor(2))
     alone = train(said[1:3].transpose(0, 1), torch.ones(3, 2, dtype=torch.bool), prepare_noise(key, 3, 2, HOW), HOW)
     torch.testing.assert_close(ahead.clients[2], alone.clients)
@@ -34,24 +39,42 @@ def test_every_round_is_trained_on_its_window_with_its_key():
 
 
 def test_too_many_clients_are_not_foreseen(monkeypatch):
-    assert train_ahead(indicators(4).__getitem__, range(4), 3, 2, KEY, HOW) is not None
+    assert train_ahead(said_in(indicators(4)), range(4), 3, 2, KEY, HOW) is not None
     monkeypatch.setattr(foresight, "LARGEST", 4 * 3 * (3 + 2) - 1)
-    assert train_ahead(indicators(4).__getitem__, range(4), 3, 2, KEY, HOW) is None
+    assert train_ahead(said_in(indicators(4)), range(4), 3, 2, KEY, HOW) is None
 
 
 def test_without_a_round_that_aggregates_nothing_is_foreseen():
-    assert train_ahead(indicators(1).__getitem__, [], 3, 2, KEY, HOW) is None
+    assert train_ahead(said_in(indicators(1)), [], 3, 2, KEY, HOW) is None
 
 
 def test_large_blocks_are_trained_round_by_round(monkeypatch):
     said, asked = indicators(4), []
 
-    def indicate(t):
-        asked.append(t)
-        return said[t]
+    def indicate(some):
+        asked.extend(some)
+        return said_in(said)(some)
 
-    monkeypatch.setattr(foresight, "AT_ONCE", 8 * 5 * 16 - 1)  # a block has 5 x 16 numbers
+    monkeypatch.setattr(foresight, "AT_ONCE", 32 * 5 * 16 - 1)  # a block has 5 x 16 numbers
     assert train_ahead(indicate, range(4), 3, 2, KEY, HOW) is None
     assert asked == [0]
-    monkeypatch.setattr(foresight, "AT_ONCE", 8 * 5 * 16)
+    monkeypatch.setattr(foresight, "AT_ONCE", 32 * 5 * 16)
     assert train_ahead(indicate, range(4), 3, 2, KEY, HOW).clients.shape == (4, 3, 3)
+
+
+def test_as_many_blocks_are_trained_at_once_as_fit(monkeypatch):
+    asked = []
+
+    def train_parts(x, known, keys, at_once, how):
+        asked.append(at_once)
+        return x
+
+    monkeypatch.setattr(foresight, "train_parts", train_parts)
+    for room in (2**40, 2**17, 0):
+        monkeypatch.setattr(foresight, "total_memory", lambda device, room=room: room)
+        train_ahead(said_in(indicators(5)), range(5), 3, 2, KEY, HOW)
+    # a block takes 4 (12 x 80 + 32 x 24 + 24 x 30) = 9,792 bytes; parts are even
+    assert asked == [5, 1, 1]
+    monkeypatch.setattr(foresight, "total_memory", lambda device: 8 * 4 * 9_792)
+    train_ahead(said_in(indicators(5)), range(5), 3, 2, KEY, HOW)
+    assert asked[-1] == 3

@@ -24,7 +24,7 @@ def noise_at(epoch, noise):
 
 def noise_for(x, how, seed=0):
     """All epochs' noise, an axis in front."""
-    return draw_noise(torch.tensor(seed), x.shape[0], x.shape[1], how, range(how.epochs)) if how.lam else None
+    return draw_noise(torch.tensor(seed), x.shape[0], x.shape[1], how, 0, how.epochs) if how.lam else None
 
 
 def untrained(x, known):
@@ -64,7 +64,7 @@ def test_a_sample_of_one_follows_the_weights():
 def test_bernoulli_masks_keep_with_the_attention_and_always_oneself():
     scores = untrained(*window()).scores
     draws = Training(4000, 0.0, 1.0, code=False)
-    keep = draw_bernoulli_masks(scores, draw_noise(torch.tensor(0), 4, 3, draws, range(4000)))
+    keep = draw_bernoulli_masks(scores, draw_noise(torch.tensor(0), 4, 3, draws, 0, 4000))
     torch.testing.assert_close(keep.temporal.float().mean(0), scores.temporal, atol=0.03, rtol=0)
     loops = torch.eye(4, dtype=torch.bool)
     torch.testing.assert_close(keep.spatial.float().mean(0), torch.where(loops, 1, scores.spatial), atol=0.03, rtol=0)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedctta.adapters.common.fused_views import add_noise_fused, can_fuse_views, jitter_fused
 from fedctta.core.randomness import fork, fork_all, uniform
 
 Kind = Literal["cotta", "roid"]
@@ -30,7 +31,7 @@ _BLUR_RADIUS = 2
 def augment(x: Tensor, key: Tensor, kind: Kind = "cotta") -> Tensor:
     """Return one view of images x[B, 3, H, W] in [0, 1]: pure, alike for all of them, and vmappable over x and key."""
     colours, order, places = uniform(fork_all(key, (1, 2, 3)), (6,)).unbind()
-    x = jitter(x.clamp(0, 1).contiguous(), 2 * colours[:5] - 1, order[:5].argsort())
+    x = jitter(x, 2 * colours[:5] - 1, order[:5].argsort())
     angle, across, down, zoom, mirrored, sigma = (2 * places - 1).unbind()
     turn = (angle * math.radians(15), (across * (x.shape[-1] / 8)).round(), (down * (x.shape[-2] / 8)).round())
     flip = torch.where(mirrored < 0, -1.0, 1.0)
@@ -38,6 +39,8 @@ def augment(x: Tensor, key: Tensor, kind: Kind = "cotta") -> Tensor:
         return move(x, *turn, 1 + 0.1 * zoom, flip, "reflection").clamp(0, 1)
     x = move(x, *turn, 1 + 0.1 * zoom, flip, "border", margin=_BLUR_RADIUS)
     x = blur(x, 0.2505 + 0.2495 * sigma)
+    if can_fuse_views(x):
+        return add_noise_fused(x, fork(key, 4), 0.005)
     return (x + 0.005 * noise(fork(key, 4), x)).clamp(0, 1)
 
 
@@ -55,13 +58,16 @@ def views(x: Tensor, key: Tensor, kind: Kind = "cotta", count: int = 32) -> Tens
 def jitter(x: Tensor, strength: Tensor, order: Tensor) -> Tensor:
     """Change brightness, contrast, saturation, gamma and hue by strength[5] in [-1, 1], operation i as number order[i].
 
-    An order that differs from client to client cannot decide what is run under vmap, so each of the five steps does
-    everything, at strength 0 except for the current operation.
+    Values are held in [0, 1] before, too. An order that differs from client to client cannot decide what is run under
+    vmap, so each of the five steps does everything, at strength 0 except for the current operation.
     """
     steps = torch.arange(5, device=x.device)
     brightness, contrast, saturation, gamma, hue = (strength * (order == steps[:, None])).unbind(1)
     factor = 1 + 0.4 * brightness + 0.3 * contrast + 0.5 * saturation
     to_grey, to_mean, power, turn = -0.5 * saturation, -0.3 * contrast, 1 + 0.3 * gamma, 0.06 * hue
+    if can_fuse_views(x):
+        return jitter_fused(x, torch.stack([factor, to_grey, to_mean, power, turn], -1))
+    x = x.clamp(0, 1).contiguous()
     for k in range(5):
         red, green, blue = x.unbind(1)
         grey = torch.add(torch.add(0.2989 * red, green, alpha=0.587), blue, alpha=0.114)

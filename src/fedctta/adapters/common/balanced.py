@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedctta.adapters.common.fused_balance import balance_fused, can_fuse_balance
 from fedctta.core.moments import moments
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, Statistics
@@ -60,9 +61,13 @@ def balanced(
         mean, var = f"balanced.{name}.mean", f"balanced.{name}.var"
         if mean in after:
             raise UserError(f"layer {name!r} is called twice, and bbn keeps class statistics of one call: use bn")
-        classes = move_statistics(Statistics(buffers[mean], buffers[var]), image_statistics(x), rates, gamma)
+        before, images = Statistics(buffers[mean], buffers[var]), image_statistics(x)
+        if not gamma and can_fuse_balance(images.mean):
+            classes, now = balance_fused(images, before, rates.members, rates.m, correction)
+        else:
+            classes = move_statistics(before, images, rates, gamma)
+            now = over_classes(classes, correction)
         after[mean], after[var] = classes
-        now = over_classes(classes, correction)
         return now, now
 
     return rule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedctta.adapters.common.fused_steps import adam_fused, can_fuse_steps
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import each_element, named, under
 
@@ -23,6 +24,9 @@ def adam(
     scale1, scale2 = 1 - beta1**step, 1 - beta2**step
 
     def move(weight: Tensor, slope: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if can_fuse_steps(weight, slope, first, second):
+            rates = (lr, 1 - beta1, 1 - beta2)
+            return adam_fused((weight, slope, first, second), (scale1, scale2), rates)
         first, second = torch.lerp(slope, first, beta1), torch.lerp(slope.square(), second, beta2)
         return weight - lr * first / scale1 / ((second / scale2).sqrt() + 1e-8), first, second
 

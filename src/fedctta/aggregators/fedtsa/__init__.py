@@ -121,7 +121,8 @@ class FedTSA(Aggregator):
         signal = server.lift(lambda x: self.signal(server.network, Client({}), x)["indicator"])
         key = keys(server.seed, 1, server.network.device)[0]
         trained = train_ahead(
-            lambda t: signal(read(t)), rounds, server.clients, self.constants.window, key, self.training
+            lambda some: signal(torch.cat([read(t) for t in some])),
+            *(rounds, server.clients, self.constants.window, key, self.training),
         )
         return {} if trained is None else {"foreseen": trained.clients, "foreseen_slots": trained.slots}
 

@@ -1,4 +1,4 @@
-"""The training of a round's block, on a GPU as one CUDA graph."""
+"""The training of blocks on a GPU as CUDA graphs: one round's as one graph, that of many rounds epoch by epoch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from fedctta.aggregators.fedtsa.noise import prepare_noise
-from fedctta.aggregators.fedtsa.training import Attended, Training, train
+from fedctta.aggregators.fedtsa.attention import Pairs
+from fedctta.aggregators.fedtsa.noise import draw_noise, prepare_noise
+from fedctta.aggregators.fedtsa.training import Attended, Training, begin_training, train, train_epoch
 from fedctta.core.gpu_memory import capture_graph, until_run_ends
 
 
@@ -50,3 +52,45 @@ def capture(
         return Attended(*(tensor.clone() for tensor in best))
 
     return replay
+
+
+def train_parts(x: Tensor, known: Tensor, keys: Tensor, at_once: int, how: Training) -> Attended:
+    """Train many blocks, `at_once` at a time, on a GPU by replaying one epoch, the number of which is on the device."""
+    count, (clients, slots) = len(x), x.shape[1:3]
+    if not x.is_cuda:
+        parts = zip(*(torch.split(part, at_once) for part in (x, known, keys)), strict=True)
+        trained = [train(part, there, prepare_noise(key, clients, slots, how), how) for part, there, key in parts]
+        return Attended(*(torch.cat(each) for each in zip(*trained, strict=True)))
+    held, there, key = (part[:at_once].clone() for part in (x, known, keys))
+    epoch = torch.zeros(1, dtype=torch.int64, device=x.device)
+
+    def learn() -> None:
+        noise = None
+        if how.lam:
+            drawn = torch.func.vmap(lambda one: draw_noise(one, clients, slots, how, epoch[0], 1))(key)
+            noise = Pairs(*(numbers[:, 0] for numbers in drawn))
+        train_epoch(progress, held, there, noise, epoch, how)
+        epoch.add_(1)
+
+    progress = begin_training(held, there, how)
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(x.device))
+    with torch.cuda.stream(side):  # libraries set themselves up on first use, which a capture does not allow
+        learn()
+    torch.cuda.current_stream(x.device).wait_stream(side)
+    with capture_graph(graph):
+        learn()
+    results = Attended(*(held_.new_empty(count, *held_.shape[1:]) for held_ in progress.best))
+    for first in range(0, count, at_once):
+        some = slice(min(first, count - at_once), min(first, count - at_once) + at_once)  # the last begins earlier
+        for place, part in ((held, x), (there, known), (key, keys)):
+            place.copy_(part[some])
+        for place, fresh in zip(tree_leaves(progress), tree_leaves(begin_training(held, there, how)), strict=True):
+            place.copy_(fresh)
+        epoch.zero_()
+        for _ in range(how.epochs):
+            graph.replay()
+        for whole, part in zip(results, progress.best, strict=True):
+            whole[some] = part
+    return results

@@ -5,6 +5,7 @@ Indicators are the source model's and every block begins anew, so that no round 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,33 +13,46 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.aggregators.fedtsa.attention import make_identity_block
-from fedctta.aggregators.fedtsa.noise import prepare_noise
-from fedctta.aggregators.fedtsa.training import Attended, Training, train
+from fedctta.aggregators.fedtsa.captured_training import train_parts
+from fedctta.aggregators.fedtsa.training import Attended, Training
 from fedctta.core.randomness import numbered
+from fedctta.machine import total_memory
 
 LARGEST = 2**27  # numbers in all foreseen matrices, above which rounds are trained one by one
-AT_ONCE = 2**24  # numbers in all blocks trained at once
-TOO_FEW = 8  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
+AT_ONCE = 2**26  # numbers in all blocks trained at once
+SHARE = 0.125  # of a GPU's memory that these may take, with all that their training needs
+COPIES, PASSES, DRAWS = 12, 32, 24  # of a block, of its indicators and of its pairs, while it is trained
+CLIENTS = 100  # whose indicators are computed at once, of several rounds if need be
+TOO_FEW = 32  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
 
 
 def train_ahead(
-    indicate: Callable[[int], Tensor], rounds: Sequence[int], clients: int, window: int, key: Tensor, how: Training
+    indicate: Callable[[Sequence[int]], Tensor],
+    rounds: Sequence[int],
+    clients: int,
+    window: int,
+    key: Tensor,
+    how: Training,
 ) -> Attended | None:
     """Return what the last slot attends to in all rounds, an axis in front, or None if that would take too much.
 
-    `indicate`(t) gives the indicators [N, D] of round t.
+    `indicate`(some) gives the indicators [R N, D] of some rounds, one after another.
     """
     if not rounds or len(rounds) * clients * (clients + window) > LARGEST:
         return None
-    first = indicate(rounds[0])
-    at_once = AT_ONCE // make_identity_block(first, how.temporal).numel()
-    if at_once < TOO_FEW:
+    first = indicate(rounds[:1])
+    block = make_identity_block(first, how.temporal).numel()
+    if AT_ONCE // block < TOO_FEW:
         return None
-    x, known = cut_windows(torch.stack([first, *(indicate(t) for t in rounds[1:])], 1), window)
+    pairs = clients * window * (clients + window)
+    needed = first.element_size() * (COPIES * block + PASSES * window * first.numel() + DRAWS * pairs)
+    at_once = max(1, min(AT_ONCE // block, int(SHARE * total_memory(first.device) / needed)))
+    together = max(1, CLIENTS // clients)
+    later = (indicate(rounds[k : k + together]) for k in range(1, len(rounds), together))
+    x, known = cut_windows(torch.cat([first, *later]).view(len(rounds), clients, -1).transpose(0, 1), window)
     keys = numbered(key, torch.arange(len(rounds), device=key.device))
-    parts = zip(*(torch.split(part, at_once) for part in (x, known, keys)), strict=True)
-    trained = [train(part, there, prepare_noise(k, clients, window, how), how) for part, there, k in parts]
-    return Attended(*(torch.cat(each) for each in zip(*trained, strict=True)))
+    evenly = math.ceil(len(rounds) / math.ceil(len(rounds) / at_once))
+    return train_parts(x, known, keys, evenly, how)
 
 
 def cut_windows(indicators: Tensor, window: int) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ def prepare_noise(key: Tensor, clients: int, slots: int, how: Training) -> DrawN
     @lru_cache(maxsize=1)
     def part(first: int) -> Pairs:
         def draw(one: Tensor) -> tuple[Tensor, Tensor]:
-            return draw_noise(one, clients, slots, how, range(how.epochs)[first : first + epochs])
+            return draw_noise(one, clients, slots, how, first, min(epochs, how.epochs - first))
 
         return Pairs(*(torch.func.vmap(draw) if key.ndim else draw)(key))
 
@@ -51,12 +51,12 @@ def count_numbers(clients: int, slots: int, how: Training) -> int:
     return sum(map(math.prod, _shapes(clients, slots, how)))
 
 
-def draw_noise(key: Tensor, clients: int, slots: int, how: Training, epochs: range) -> Pairs:
+def draw_noise(key: Tensor, clients: int, slots: int, how: Training, first: int | Tensor, epochs: int) -> Pairs:
     """Return the noise of some epochs, an axis in front. A number depends on its epoch, not on what else is drawn."""
     begin, parts = 0, []
     for shape in _shapes(clients, slots, how):
         size = math.prod(shape)
-        parts.append(uniform(key + (begin + epochs.start * size), (len(epochs), *shape)))
+        parts.append(uniform(key + (begin + first * size), (epochs, *shape)))
         begin += how.epochs * size
     return Pairs(*parts)
 

@@ -7,7 +7,6 @@ Steps are Adam's, over one tensor that holds all layers of the block.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -49,21 +48,53 @@ def train(x: Tensor, known: Tensor, noise: DrawNoise | None, how: Training) -> A
 
     With an axis more in front of everything, as many blocks are trained at once, each for itself.
     """
+    progress = begin_training(x, known, how)
+    for epoch in range(how.epochs):
+        train_epoch(progress, x, known, noise and noise(epoch), epoch, how)
+    return progress.best
+
+
+class Progress(NamedTuple):
+    """A training under way, changed in place: block, Adam's moments and steps, the lowest loss and what it attends to.
+
+    `steps`[epochs, 2] is Adam's, see `step_adam`; `seen` says which keys a query may look at.
+    """
+
+    block: Tensor
+    mean: Tensor
+    square: Tensor
+    steps: Tensor
+    lowest: Tensor
+    best: Attended
+    seen: Pairs
+
+
+def begin_training(x: Tensor, known: Tensor, how: Training) -> Progress:
+    """Return a training before its first epoch."""
     many = x.shape[:-3]
     seen = torch.func.vmap(find_visible)(known) if many else find_visible(known)
-    learn = learn_at_once if many else learn_alone
     block = make_identity_block(x, how.temporal)
     block = block.expand(*many, *block.shape).clone()
-    mean, square = torch.zeros_like(block), torch.zeros_like(block)
-    lowest = x.new_full(many, torch.inf)
     best = Attended(*(x.new_zeros(*x.shape[:-2], size) for size in x.shape[-3:-1]))
-    for epoch in range(how.epochs):
-        gradient, loss, now = learn(block, x, known, seen, noise and noise(epoch), how)
-        lower = (loss < lowest)[..., None, None]
-        best = Attended(*(torch.where(lower, new, old) for new, old in zip(now, best, strict=True)))
-        lowest = torch.minimum(lowest, loss)
-        step_adam(block, gradient, mean, square, epoch + 1, how.lr)
-    return best
+    steps = adam_steps(how.epochs, how.lr, x)
+    moments = torch.zeros_like(block), torch.zeros_like(block)
+    return Progress(block, *moments, steps, x.new_full(many, torch.inf), best, seen)
+
+
+def train_epoch(
+    progress: Progress, x: Tensor, known: Tensor, noise: Pairs | None, epoch: int | Tensor, how: Training
+) -> None:
+    """Train for one epoch; its number may be on the device, [1], so that all epochs are the same kernels."""
+    block, mean, square, steps, lowest, best, seen = progress
+    learn = learn_at_once if x.dim() > 3 else learn_alone
+    gradient, loss, now = learn(block, x, known, seen, noise, how)
+    lower = (loss < lowest)[..., None, None]
+    for held, new in zip(best, now, strict=True):
+        held.copy_(torch.where(lower, new, held))
+    torch.minimum(lowest, loss, out=lowest)
+    step_adam(
+        block, gradient, mean, square, steps[epoch] if isinstance(epoch, int) else steps.index_select(0, epoch)[0]
+    )
 
 
 @torch.enable_grad()
@@ -110,12 +141,21 @@ def measure_distance(a: Tensor, b: Tensor, known: Tensor, squared: bool) -> Tens
     return norm
 
 
+def adam_steps(epochs: int, lr: float, like: Tensor) -> Tensor:
+    """Return the factors [epochs, 2] of Adam's root and of its 1e-8 in every step, computed where `like` is.
+
+    With r = sqrt(1 - 0.999^t) and s = lr / (1 - 0.9^t), a step is -s m / (root / r + 1e-8) = m / (root a + b).
+    """
+    step = torch.arange(1, epochs + 1, device=like.device, dtype=torch.float64)
+    outer = -(1 - 0.9**step) / lr if lr else torch.full_like(step, -torch.inf)
+    return torch.stack([outer / (1 - 0.999**step).sqrt(), 1e-8 * outer], 1).to(like.dtype)
+
+
 @torch.no_grad()
-def step_adam(block: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: int, lr: float) -> None:
-    """Take one step of Adam (betas 0.9 and 0.999), in place."""
+def step_adam(block: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: Tensor) -> None:
+    """Take one step of Adam (betas 0.9 and 0.999), in place; step[2] is that of `adam_steps`."""
     mean.lerp_(gradient, 0.1)
     square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
     # The clamp is far below the 1e-8 added next; roots of subnormal numbers take a CPU ten times longer.
     root = square.clamp_min(torch.finfo(square.dtype).tiny).sqrt_()
-    scale = root.div_(math.sqrt(1 - 0.999**step)).add_(1e-8)
-    block.addcdiv_(mean, scale, value=-lr / (1 - 0.9**step))
+    block.addcdiv_(mean, root.mul_(step[0]).add_(step[1]))

@@ -1,0 +1,204 @@
+"""Normalisation on a GPU in as few passes over memory as there can be, by the kernels of `norm_kernels`.
+
+    moments             mean and variance in one pass, where torch takes up to four kernels
+    normalise_fused     (x - mean) / sqrt(var + eps) weight + bias in one pass, without a gradient
+    blend_fused         the statistics between a batch's and others, without a gradient
+    scale_and_shift     x scale + shift, with a gradient: the sums of g and of g x in one pass, and g scale
+
+Each tensor is computed in plain torch instead where it is not float32 or lies in another order, and all are where
+there are no kernels (`gpu_kernels`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedctta.core.gpu_kernels import bring_to_front, can_fuse
+from fedctta.core.rows_of_channels import find_rows
+
+
+def fused_moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+    """Return mean and biased variance of x over these axes, or None if x lies in an order that no kernel reads."""
+    rows = find_rows(over, (x,))
+    if rows is None:
+        return None
+    from fedctta.core import norm_kernels
+
+    shape = [size for d, size in enumerate(x.shape) if d not in over]
+    mean, var = norm_kernels.moments(x, rows)
+    return mean.view(shape), var.view(shape)
+
+
+def scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...]) -> Tensor:
+    """Return x scale + shift; scale and shift have the shape of x without the axes `over`."""
+    y: Tensor = _ScaleAndShift.apply(x, scale, shift, over)  # type: ignore[no-untyped-call]
+    return y
+
+
+def normalise_fused(
+    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Return (x - mean) / sqrt(var + eps) weight + bias for x[B, C, ...]; there is no gradient."""
+    over = tuple(d for d in range(x.dim()) if d != 1)
+    y: Tensor = _Normalise.apply(x, mean, var, weight, bias, eps, over)  # type: ignore[no-untyped-call]
+    return y
+
+
+def blend_plain(
+    mean: Tensor, var: Tensor, origin: Tensor, shift: Tensor, rest: Tensor, least: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a mean and a variance [C] that a share b of a batch's moves away from an origin o.
+
+    With d = mean - o and f = shift + b d these are o + f and max(rest + b (var + d^2) - f^2, least).
+    """
+    apart = mean - origin
+    first = torch.addcmul(shift, apart, share)
+    new = torch.addcmul(rest, torch.addcmul(var, apart, apart), share)
+    return origin + first, torch.addcmul(new, first, first, value=-1).maximum(least)
+
+
+def blend_fused(
+    mean: Tensor, var: Tensor, origin: Tensor, shift: Tensor, rest: Tensor, least: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute `blend_plain` in one pass; there is no gradient."""
+    new_mean, new_var = _Blend.apply(mean, var, origin, shift, rest, least, share)  # type: ignore[no-untyped-call]
+    return new_mean, new_var
+
+
+class _Blend(torch.autograd.Function):
+    @staticmethod
+    def forward(*arguments: Tensor) -> tuple[Tensor, Tensor]:
+        mean, var, origin, shift, rest, least, share = arguments
+        rows = find_rows((), (mean,), (var, origin, shift, rest, least))
+        if rows is None or not can_fuse(mean):
+            return blend_plain(mean, var, origin, shift, rest, least, share.unsqueeze(-1))
+        from fedctta.core import norm_kernels
+
+        new = mean.new_empty(mean.shape), mean.new_empty(mean.shape)
+        norm_kernels.blend(arguments[:-1], share.reshape(-1).contiguous(), new, rows)
+        return new
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        return _Blend.apply(*bring_to_front(info, in_dims, arguments)), (0, 0)  # type: ignore[no-untyped-call]
+
+
+class _ScaleAndShift(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...]) -> Tensor:
+        return _scale(x, scale, shift, over)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, scale, _, ctx.over = inputs
+        ctx.save_for_backward(x, scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
+        x, scale = ctx.saved_tensors
+        of_x = scale_and_shift(gradients[0], scale, None, ctx.over) if ctx.needs_input_grad[0] else None
+        of_shift, of_scale = _Sums.apply(gradients[0], x, ctx.over)  # type: ignore[no-untyped-call]
+        return of_x, of_scale, of_shift if ctx.needs_input_grad[2] else None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+        *tensors, over = arguments
+        x, scale, shift = bring_to_front(info, in_dims, tensors)
+        return scale_and_shift(x, scale, shift, tuple(d + 1 for d in over)), 0
+
+
+class _Sums(torch.autograd.Function):
+    """The sums of x and of x y over some axes."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        rows = find_rows(over, (x, y))
+        if rows is None or not can_fuse(x):
+            return x.sum(over), (x * y).sum(over)
+        from fedctta.core import norm_kernels
+
+        shape = [size for d, size in enumerate(x.shape) if d not in over]
+        of_x, of_both = norm_kernels.sums(x, y, rows)
+        return of_x.view(shape), of_both.view(shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, y, ctx.over = inputs
+        ctx.save_for_backward(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, y = ctx.saved_tensors
+        of_x, of_both = (_widen(g, ctx.over) for g in gradients)
+        return of_x + of_both * y, of_both * x, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, y: Tensor, over: tuple[int, ...]
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        every = bring_to_front(info, in_dims, (x, y))
+        return _Sums.apply(*every, tuple(d + 1 for d in over)), (0, 0)  # type: ignore[no-untyped-call]
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        x: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        over: tuple[int, ...],
+    ) -> Tensor:
+        y = torch.empty_like(x)
+        small = (mean, var, mean if weight is None else weight, mean if bias is None else bias)
+        rows = find_rows(over, (x, y), small)
+        if rows is None or not can_fuse(x):
+            scale = torch.rsqrt(var + eps)
+            scale = scale if weight is None else scale * weight
+            shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+            return torch.addcmul(_widen(shift, over), x, _widen(scale, over))
+        from fedctta.core import norm_kernels
+
+        norm_kernels.normalise(x, mean, var, weight, bias, eps, y, rows)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+        *tensors, eps, over = arguments
+        every = bring_to_front(info, in_dims, tensors)
+        y = _Normalise.apply(*every, eps, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
+        return y, 0
+
+
+def _scale(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...]) -> Tensor:
+    y = torch.empty_like(x)
+    rows = find_rows(over, (x, y), (scale, scale if shift is None else shift))
+    if rows is None or not can_fuse(x):
+        wide = _widen(scale, over)
+        return x * wide if shift is None else torch.addcmul(_widen(shift, over), x, wide)
+    from fedctta.core import norm_kernels
+
+    norm_kernels.scale(x, scale, shift, y, rows)
+    return y
+
+
+def _widen(small: Tensor, over: tuple[int, ...]) -> Tensor:
+    """Give a tensor without the axes `over` these axes back, with size 1."""
+    for d in sorted(over):
+        small = small.unsqueeze(d)
+    return small

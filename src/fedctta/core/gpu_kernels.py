@@ -1,0 +1,46 @@
+"""Whether kernels written in Triton can be used: they are the fast way, and plain torch is always another.
+
+Kernels are in files of their own (`*_kernels`), which are imported where a tensor is on a GPU. A kernel does not know
+vmap: whoever calls one goes through an autograd function, whose `forward` sees tensors with all axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@lru_cache(maxsize=1)
+def has_kernels() -> bool:
+    """Whether Triton can compile and run kernels here: tried once."""
+    try:
+        from fedctta.core.norm_kernels import moments
+        from fedctta.core.rows_of_channels import find_rows
+
+        x = torch.ones(1, 2, 16, device="cuda")
+        rows = find_rows((1,), (x,))
+        return rows is not None and bool((moments(x, rows)[0] == 1).all())
+    except Exception:  # no Triton, no compiler, or a GPU that it does not know
+        return False
+
+
+def can_fuse(x: Tensor) -> bool:
+    """Whether kernels may serve a tensor, inside vmap or not."""
+    return x.is_cuda and x.dtype == torch.float32 and has_kernels()
+
+
+def bring_to_front(info: Any, in_dims: Sequence[int | None], tensors: Sequence[Any]) -> list[Any]:
+    """Return the arguments of a vmapped function with the clients' axis in front of each; what they share is expanded.
+
+    What is no tensor stays as it is.
+    """
+    pairs = zip(tensors, in_dims, strict=False)
+    return [_bring(tensor, dim, info.batch_size) if isinstance(tensor, Tensor) else tensor for tensor, dim in pairs]
+
+
+def _bring(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

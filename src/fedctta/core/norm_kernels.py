@@ -1,0 +1,268 @@
+"""Kernels for normalisation on a GPU, in Triton; import this file where a tensor is on one, and nowhere else.
+
+A tensor is G groups (clients) of P rows (pixels) of C numbers (channels), which lie side by side. Groups and rows have
+one or two steps in memory each (`rows_of_channels: Rows`): the number at (g, p, c) is at
+
+    (g // G2) sg1 + (g % G2) sg2 + (p // P2) sp1 + (p % P2) sp2 + c
+
+Steps and channels are passed in units of UNIT numbers. If that is 4, numbers are read four at a time; everything else
+is left open when a kernel is compiled, so that one serves all shapes.
+
+Moments are Welford's, a running mean and a sum of squared deviations in every lane of a tile, and lanes, and then
+parts of the rows, are merged by Chan's formula. The order of sums is fixed by the shapes, so that results are too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedctta.core.rows_of_channels import Rows
+
+LONG = (512, 8)  # rows and channels of a tile that is summed: narrow, so that few clients fill a GPU
+SHORT = (16, 64)  # the same where there are few rows
+FEW, MANY = (64, 1), (256, 100)  # up to how many rows they are few, with so many groups or more
+WARPS = 4
+WIDE_ROWS, WIDE_CHANNELS = 32, 64  # of a tile that is read and written
+ENOUGH = 256  # programs that fill a GPU
+ALONE = 2048  # rows, up to which one program sums them all
+
+
+COUNTS = ["count", "channels", "groups2", "rows2"]
+X, Y = ["xg1", "xg2", "xr1", "xr2"], ["yg1", "yg2", "yr1", "yr2"]
+
+
+@triton.jit
+def _at(index, size2, step1, step2, UNIT: tl.constexpr):
+    return ((index // size2) * step1 + (index % size2) * step2) * UNIT
+
+
+@triton.jit(do_not_specialize=["part", *COUNTS, *X])
+def _moments(
+    x, mean, squares, part, count, channels, groups2, rows2, xg1, xg2, xr1, xr2,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    channels = channels * UNIT
+    tiles = tl.cdiv(channels, CHANNELS)
+    group, tile, piece = tl.program_id(0) // tiles, tl.program_id(0) % tiles, tl.program_id(1)
+    c = tile * CHANNELS + tl.arange(0, CHANNELS)
+    lanes = tl.arange(0, ROWS)
+    begin = piece * part
+    end = tl.minimum(begin + part, count)
+    x += _at(group, groups2, xg1, xg2, UNIT)
+    m = tl.zeros([ROWS, CHANNELS], tl.float32)
+    s = tl.zeros([ROWS, CHANNELS], tl.float32)
+    seen = 0.0
+    for first in range(begin, end, ROWS):
+        row = first + lanes
+        there = (row < end)[:, None] & (c < channels)[None, :]
+        value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        seen += 1.0
+        away = tl.where(there, value - m, 0.0)
+        m += away * (1.0 / seen)
+        s += tl.where(there, away * (value - m), 0.0)
+    size = end - begin
+    weight = ((size - lanes + ROWS - 1) // ROWS).to(tl.float32)[:, None]  # rows that a lane has seen
+    whole = tl.sum(m * weight, axis=0) / size.to(tl.float32)
+    away = tl.where(weight > 0, m - whole[None, :], 0.0)
+    total = tl.sum(s, axis=0) + tl.sum(away * away * weight, axis=0)
+    to = (piece * (tl.num_programs(0) // tiles) + group) * channels + c
+    tl.store(mean + to, whole, mask=c < channels)
+    if tl.num_programs(1) == 1:
+        total = total / size.to(tl.float32)
+    tl.store(squares + to, total, mask=c < channels)
+
+
+@triton.jit(do_not_specialize=["count", "part", "pieces", "size"])
+def _merge(means, squares, mean, var, count, part, pieces, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m = tl.zeros([BLOCK], tl.float32)
+    s = tl.zeros([BLOCK], tl.float32)
+    seen = 0.0
+    for piece in range(pieces):
+        more = (tl.minimum((piece + 1) * part, count) - piece * part).to(tl.float32)
+        other = tl.load(means + piece * size + at, mask=at < size, other=0.0)
+        away = other - m
+        seen += more
+        m += away * (more / seen)
+        s += tl.load(squares + piece * size + at, mask=at < size, other=0.0) + away * (other - m) * more
+    tl.store(mean + at, m, mask=at < size)
+    tl.store(var + at, s / seen, mask=at < size)
+
+
+@triton.jit(do_not_specialize=[*COUNTS, *X, *Y, "ag1", "ag2", "bg1", "bg2"])
+def _scale(
+    x, scale, shift, y, count, channels, groups2, rows2, xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, ag1, ag2, bg1, bg2,
+    SHIFTS: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    channels = channels * UNIT
+    tiles = tl.cdiv(channels, CHANNELS)
+    group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    c = tile * CHANNELS + tl.arange(0, CHANNELS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    there = (row < count)[:, None] & (c < channels)[None, :]
+    x += _at(group, groups2, xg1, xg2, UNIT)
+    value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+    a = tl.load(scale + _at(group, groups2, ag1, ag2, UNIT) + c, mask=c < channels, other=0.0)
+    value = value * a[None, :]
+    if SHIFTS:
+        b = tl.load(shift + _at(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
+        value += b[None, :]
+    y += _at(group, groups2, yg1, yg2, UNIT)
+    tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
+
+
+@triton.jit(do_not_specialize=[*COUNTS, *X, *Y, "mg1", "mg2", "vg1", "vg2", "wg1", "wg2", "bg1", "bg2"])
+def _normalise(
+    x, mean, var, weight, bias, y, eps, count, channels, groups2, rows2,
+    xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, mg1, mg2, vg1, vg2, wg1, wg2, bg1, bg2,
+    WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    channels = channels * UNIT
+    tiles = tl.cdiv(channels, CHANNELS)
+    group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    c = tile * CHANNELS + tl.arange(0, CHANNELS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    there = (row < count)[:, None] & (c < channels)[None, :]
+    x += _at(group, groups2, xg1, xg2, UNIT)
+    value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+    m = tl.load(mean + _at(group, groups2, mg1, mg2, UNIT) + c, mask=c < channels, other=0.0)
+    a = 1.0 / tl.sqrt(tl.load(var + _at(group, groups2, vg1, vg2, UNIT) + c, mask=c < channels, other=1.0) + eps)
+    if WEIGHTS:
+        a = a * tl.load(weight + _at(group, groups2, wg1, wg2, UNIT) + c, mask=c < channels, other=0.0)
+    b = -m * a
+    if SHIFTS:
+        b += tl.load(bias + _at(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
+    value = value * a[None, :] + b[None, :]
+    y += _at(group, groups2, yg1, yg2, UNIT)
+    tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
+
+
+@triton.jit(do_not_specialize=["part", *COUNTS, *X, *Y])
+def _sums(
+    x, y, sums, products, part, count, channels, groups2, rows2, xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    channels = channels * UNIT
+    tiles = tl.cdiv(channels, CHANNELS)
+    group, tile, piece = tl.program_id(0) // tiles, tl.program_id(0) % tiles, tl.program_id(1)
+    c = tile * CHANNELS + tl.arange(0, CHANNELS)
+    end = tl.minimum((piece + 1) * part, count)
+    x += _at(group, groups2, xg1, xg2, UNIT)
+    y += _at(group, groups2, yg1, yg2, UNIT)
+    s = tl.zeros([ROWS, CHANNELS], tl.float32)
+    p = tl.zeros([ROWS, CHANNELS], tl.float32)
+    for first in range(piece * part, end, ROWS):
+        row = first + tl.arange(0, ROWS)
+        there = (row < end)[:, None] & (c < channels)[None, :]
+        one = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        other = tl.load(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        s += one
+        p += one * other
+    to = (piece * (tl.num_programs(0) // tiles) + group) * channels + c
+    tl.store(sums + to, tl.sum(s, axis=0), mask=c < channels)
+    tl.store(products + to, tl.sum(p, axis=0), mask=c < channels)
+
+
+@triton.jit(do_not_specialize=["channels", "groups2", *(f"{tensor}g{k}" for tensor in "mvosrl" for k in (1, 2))])
+def _blend(
+    mean, var, origin, shift, rest, least, share, new_mean, new_var, channels, groups2,
+    mg1, mg2, vg1, vg2, og1, og2, sg1, sg2, rg1, rg2, lg1, lg2, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    group = tl.program_id(0)
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    there = c < channels
+    b = tl.load(share + group)
+    o = tl.load(origin + _at(group, groups2, og1, og2, 1) + c, mask=there, other=0.0)
+    apart = tl.load(mean + _at(group, groups2, mg1, mg2, 1) + c, mask=there, other=0.0) - o
+    first = tl.load(shift + _at(group, groups2, sg1, sg2, 1) + c, mask=there, other=0.0) + apart * b
+    second = tl.load(var + _at(group, groups2, vg1, vg2, 1) + c, mask=there, other=0.0) + apart * apart
+    v = tl.load(rest + _at(group, groups2, rg1, rg2, 1) + c, mask=there, other=0.0) + second * b - first * first
+    lowest = tl.load(least + _at(group, groups2, lg1, lg2, 1) + c, mask=there, other=0.0)
+    tl.store(new_mean + group * channels + c, o + first, mask=there)
+    tl.store(new_var + group * channels + c, tl.maximum(v, lowest), mask=there)
+
+
+def moments(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return the mean and the biased variance [G, C] over the rows."""
+    (tall, wide), part, pieces = _divide(rows)
+    mean, squares = x.new_empty(2, pieces, rows.groups, rows.channels).unbind()
+    (steps,), counts, unit = _in_units(rows)
+    _moments[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
+        x, mean, squares, part, *counts, *steps, UNIT=unit, ROWS=tall, CHANNELS=wide, num_warps=WARPS
+    )
+    if pieces == 1:
+        return mean[0], squares[0]
+    size = rows.groups * rows.channels
+    both = x.new_empty(2, rows.groups, rows.channels).unbind()
+    _merge[(triton.cdiv(size, 128),)](mean, squares, *both, rows.length, part, pieces, size, BLOCK=128, num_warps=4)
+    return both[0], both[1]
+
+
+def scale(x: Tensor, by: Tensor, shift: Tensor | None, y: Tensor, rows: Rows) -> None:
+    """Write x by + shift to y; the rows are those of x, y, by, and shift (or of `by` again without one)."""
+    (of_x, of_y, *small), counts, unit = _in_units(rows)
+    _scale[_count_tiles(rows)](
+        *(x, by, by if shift is None else shift, y, *counts, *of_x, *of_y, *(s for steps in small for s in steps[:2])),
+        SHIFTS=shift is not None, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
+    )  # fmt: skip
+
+
+def normalise(
+    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, y: Tensor, rows: Rows
+) -> None:
+    """Write (x - mean) / sqrt(var + eps) weight + bias to y; the rows are those of x, y, mean, var, weight, bias."""
+    (of_x, of_y, *small), counts, unit = _in_units(rows)
+    _normalise[_count_tiles(rows)](
+        *(x, mean, var, mean if weight is None else weight, mean if bias is None else bias, y, eps, *counts),
+        *(*of_x, *of_y, *(s for steps in small for s in steps[:2])),
+        WEIGHTS=weight is not None, SHIFTS=bias is not None, UNIT=unit,
+        ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
+    )  # fmt: skip
+
+
+def sums(x: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return the sums [G, C] of x and of x y over the rows."""
+    (tall, wide), part, pieces = _divide(rows)
+    both = torch.empty(2, pieces, rows.groups, rows.channels, dtype=x.dtype, device=x.device)
+    (of_x, of_y), counts, unit = _in_units(rows)
+    _sums[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
+        *(x, y, *both.unbind(), part, *counts, *of_x, *of_y),
+        UNIT=unit, ROWS=tall, CHANNELS=wide, num_warps=WARPS,
+    )  # fmt: skip
+    sum_x, sum_both = both[:, 0] if pieces == 1 else both.sum(1)
+    return sum_x, sum_both
+
+
+def blend(tensors: Sequence[Tensor], share: Tensor, new: tuple[Tensor, Tensor], rows: Rows) -> None:
+    """Write the statistics [G, C] that `fused_norms: blend_plain` computes; share[G] lies without gaps."""
+    steps = [step for each in rows.steps for step in each[:2]]
+    _blend[(rows.groups, triton.cdiv(rows.channels, 128))](
+        *tensors, share, *new, rows.channels, rows.groups2, *steps, CHANNELS=128, num_warps=4
+    )
+
+
+def _in_units(rows: Rows) -> tuple[list[tuple[int, ...]], tuple[int, int, int, int], int]:
+    """Return the steps of every tensor, and how many rows, channels, second groups and second rows, in units."""
+    unit = 1 if any(number % 4 for number in (rows.channels, *(s for steps in rows.steps for s in steps))) else 4
+    steps = [tuple(step // unit for step in each) for each in rows.steps]
+    return steps, (rows.length, rows.channels // unit, rows.groups2, rows.rows2), unit
+
+
+def _divide(rows: Rows) -> tuple[tuple[int, int], int, int]:
+    """Return the tile, and into parts of how many rows, and into how many, all are divided so that a GPU is full."""
+    if any(rows.length <= length and rows.groups >= groups for length, groups in (FEW, MANY)):
+        return SHORT, rows.length, 1
+    tall, wide = LONG
+    programs = rows.groups * triton.cdiv(rows.channels, wide)
+    pieces = max(1, min(triton.cdiv(ENOUGH, programs), rows.length // ALONE))
+    part = triton.cdiv(triton.cdiv(rows.length, pieces), tall) * tall
+    return LONG, part, triton.cdiv(rows.length, part)
+
+
+def _count_tiles(rows: Rows) -> tuple[int, int]:
+    return rows.groups * triton.cdiv(rows.channels, WIDE_CHANNELS), triton.cdiv(rows.length, WIDE_ROWS)

@@ -1,0 +1,22 @@
+"""Where steps are taken by kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedctta.adapters.common.fused_steps import can_fuse_steps
+
+
+def test_on_a_cpu_steps_are_taken_in_plain_torch():
+    with torch.no_grad():
+        assert not can_fuse_steps(torch.zeros(1))
+
+
+@pytest.mark.gpu
+def test_kernels_serve_full_precision_without_a_gradient():
+    x = torch.zeros(1, device="cuda")
+    assert not can_fuse_steps(x)
+    with torch.no_grad():
+        assert can_fuse_steps(x, x)
+        assert not can_fuse_steps(x, x.double())

@@ -1,0 +1,72 @@
+"""Kernels that measure and normalise, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedctta.core import gpu_kernels
+from fedctta.core.fused_norms import fused_moments
+from fedctta.core.gpu_kernels import has_kernels
+from fedctta.core.moments import moments
+from fedctta.core.norm_layers import batch_norm
+
+OVER = (1, 3, 4)  # of [N, B, C, H, W]
+SHAPES = [(20, 10, 64, 16, 16), (20, 10, 256, 2, 2), (2, 10, 32, 64, 64), (3, 4, 24, 5, 7), (5, 3, 3, 9, 9)]
+
+
+def images(shape, order, device="cpu"):
+    """Return x[N, B, C, H, W] in one of the engine's orders, with a mean far from 0."""
+    n, b, c, h, w = shape
+    generator = torch.Generator().manual_seed(0)
+    if order == "clients":
+        x = torch.randn(n, b, h, w, c, generator=generator).permute(0, 1, 4, 2, 3)
+    else:
+        x = torch.randn(b, h, w, n, c, generator=generator).permute(3, 0, 4, 1, 2)
+    return (3 * x + 50).to(device)
+
+
+def vectors(count, channels, device="cpu"):
+    """Return scales and shifts [N, C]."""
+    return torch.randn(2, count, channels, generator=torch.Generator().manual_seed(1)).to(device).unbind()
+
+
+def loss(x, weight, bias):
+    mean, var = moments(x, (0, 2, 3))
+    y = batch_norm(x, mean, var, weight, bias, 1e-5)
+    return (y.sin() * torch.linspace(0, 1, x.shape[-1], device=x.device, dtype=x.dtype)).mean()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ["clients", "common"])
+@pytest.mark.parametrize("shape", SHAPES)
+class TestKernels:
+    def test_moments_are_as_exact_as_torchs_and_the_same_each_time(self, shape, order):
+        assert has_kernels()
+        x = images(shape, order, "cuda")
+        for over in (OVER, (3, 4)):
+            expected = torch.var_mean(x.double(), dim=over, correction=0)[::-1]
+            found, again = fused_moments(x, over), fused_moments(x, over)
+            for one, other, value in zip(found, again, expected, strict=True):
+                assert torch.equal(one, other)
+                torch.testing.assert_close(one.double(), value, atol=1e-5, rtol=3e-6)
+
+    def test_normalised_images_keep_their_order(self, shape, order):
+        x, (weight, bias) = images(shape, order, "cuda"), vectors(shape[0], shape[2], "cuda")
+        mean, var = fused_moments(x, OVER)
+        with torch.no_grad():
+            y = torch.func.vmap(lambda x, m, v, b: batch_norm(x, m, v, weight[0], b, 1e-5))(x, mean, var, bias)
+        assert y.stride() == x.stride()
+        centred = x.double() - mean.double()[:, None, :, None, None]
+        scale = (var.double() + 1e-5).rsqrt() * weight[0].double()
+        expected = centred * scale[:, None, :, None, None] + bias.double()[:, None, :, None, None]
+        torch.testing.assert_close(y.double(), expected, atol=1e-4, rtol=1e-4)
+
+    def test_gradients_are_those_of_plain_torch(self, shape, order, monkeypatch):
+        x, (weight, bias) = images(shape, order, "cuda"), vectors(shape[0], shape[2], "cuda")
+        gradient = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
+        found = gradient(x, weight, bias)
+        monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
+        expected = gradient(x.double(), weight.double(), bias.double())
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.double(), other, atol=2e-4 * float(other.abs().max()), rtol=1e-3)
