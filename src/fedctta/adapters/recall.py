@@ -48,7 +48,7 @@ GAP = 3  # batches from one comparison to the next
 NEARLY = 0.9  # of the largest weight: what a batch that may be of two domains must have, to measure
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
-    **{"start": (0, 1), "tie": (0, None), "largest": (0, 1), "review_rate": (0, None), "mirror": (0, 2)},
+    **{"start": (0, 1), "tie": (0, None), "largest": (0, 1), "review_rate": (0, None), "mirror": (0, 1)},
     **{"soon": (0, None), "survey": (0, 1), "enough": (0, None), "poor": (0, None)},
     **{"half_life": (1, None), "lr": (0, None)},
 }
@@ -77,7 +77,7 @@ class Recall(Adapter):
     survey: float = 0.1  # of a domain's images: how many more are measured, up to `enough`
     enough: float = 1_000.0
     poor: float = 50.0  # measured images with which a score counts half
-    mirror: float = 2.0  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
+    mirror: float = 1.0  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
     half_life: float = 20_000.0  # of sums, in images
     inner: Inner = "none"
     trains: Literal["scales", "all"] = "scales"  # of the model, what the inner method trains in every domain

@@ -2,9 +2,8 @@
 
 A device compares the weights a = 0, A / 2 and A on some batches, with A the largest, by two numbers:
 
-    E_a    the mean entropy of predictions q; of pictures H(q) + m (H((q + q') / 2) - H(q)), with q' predicted for the
-           mirror image: who is certain of a picture, and of something else in its mirror image, is in doubt, too. With
-           m = 2 the divergence of q and q' (Jensen-Shannon) counts twice, and E is still not below zero
+    E_a    the mean entropy of predictions q; of pictures (1 - m) H(q) + m H((q + q') / 2), with q' predicted for the
+           mirror image: who is certain of a picture, and of something else in its mirror image, is in doubt, too
     S_a    t KL(Q_a | p), with Q_a the classes predicted with weight a in this domain so far, p those seen elsewhere
 
 Certainty alone deceives where a stream has one class and a blended model puts all images into another, where the
