@@ -60,7 +60,7 @@ def test_the_first_batch_of_a_domain_is_predicted_by_source_and_batch(tiny_netwo
     x = draw("noise")
     source = Recall(start=0.0).predict(tiny_network, Recall(start=0.0).init(tiny_network), x)
     torch.testing.assert_close(source, tiny_network({}, x).logits)
-    batch = Recall(start=1.0, prior=0.0)
+    batch = Recall(start=1.0, largest=1.0, prior=0.0)
     alone = batch.predict(tiny_network, batch.init(tiny_network), x)
     torch.testing.assert_close(alone, tiny_network({}, x, refreshed()).logits, atol=1e-4, rtol=1e-3)
 
@@ -70,7 +70,7 @@ def test_a_known_domain_is_predicted_with_all_its_images(tiny_network):
     from fedctta.books.blending import Blend, normalise_with
     from fedctta.books.rows import encode_statistics
 
-    recall, scale = Recall(start=1.0, prior=0.0), read_scale(tiny_network)
+    recall, scale = Recall(start=1.0, largest=1.0, prior=0.0), read_scale(tiny_network)
     with torch.no_grad():
         first, second = draw("noise", 8, 0), draw("noise", 4, 1)
         client, _ = recall.adapt_and_predict(tiny_network, recall.init(tiny_network), first)
@@ -85,16 +85,34 @@ def test_a_known_domain_is_predicted_with_all_its_images(tiny_network):
     torch.testing.assert_close(logits, expected.logits, atol=1e-4, rtol=1e-3)
 
 
-def test_only_passes_with_the_domains_statistics_measure(tiny_network):
-    client, _ = walk(tiny_network, ["noise"], Recall(start=0.5))
+def test_only_passes_with_the_largest_weight_measure(tiny_network):
+    client, _ = walk(tiny_network, ["noise"], Recall(start=0.6, largest=0.8))
     assert read(tiny_network, client, "measured").sum() == 0
     assert read(tiny_network, client, "images").sum() == 8
-    client, _ = walk(tiny_network, ["noise"], Recall(start=1.0))
+    client, _ = walk(tiny_network, ["noise"], Recall(start=0.8, largest=0.8))
     assert read(tiny_network, client, "measured").sum() == 8
     reviewed, _ = walk(tiny_network, ["noise"], Recall(start=0.5), reviews=True)
     assert read(tiny_network, reviewed, "measured").sum() == 8  # the review measured it
-    again, _ = walk(tiny_network, ["noise"], Recall(start=1.0), reviews=True)
+    again, _ = walk(tiny_network, ["noise"], Recall(start=0.8, largest=0.8), reviews=True)
     assert read(tiny_network, again, "measured").sum() == 8  # and does not measure twice
+
+
+def test_a_review_measures_with_the_largest_weight():
+    """It keeps the moments that a pass with this weight keeps; deeper layers have others with another weight."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)]
+    network = Network(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval())
+    choices = [{"start": 0.6, "largest": 0.6}, {"start": 0.0, "largest": 0.6}, {"start": 1.0, "largest": 1.0}]
+    clients = [walk(network, ["noise"], Recall(**c, review_rate=0.0), reviews=True)[0] for c in choices]
+    predicted, reviewed, other = (read(network, client, "moments") for client in clients)
+    torch.testing.assert_close(reviewed, predicted, atol=1e-3, rtol=1e-3)
+    assert not torch.allclose(other, predicted, atol=0.1)
+
+
+def test_the_first_images_of_a_domain_are_measured_whatever_its_weight(tiny_network):
+    recall = Recall(start=0.0, review_rate=0.0, soon=12.0, survey=0.0)
+    client, _ = walk(tiny_network, ["noise"] * 5, recall, reviews=True)
+    assert read(tiny_network, client, "measured").sum() == pytest.approx(16, rel=5e-2)
 
 
 def test_a_review_compares_three_weights_on_pictures_and_their_mirror_images():
@@ -104,14 +122,14 @@ def test_a_review_compares_three_weights_on_pictures_and_their_mirror_images():
     head = nn.Linear(8, 3)
     head.weight.data *= 20  # sure of what it sees
     network, x = Network(nn.Sequential(sides, head).eval()), draw("stripes")
-    client, _ = walk(network, ["stripes"], Recall(start=1.0))
-    assert Recall(start=1.0).is_due(client)
+    client, _ = walk(network, ["stripes"], Recall(start=1.0, largest=1.0))
+    assert Recall(start=1.0, largest=1.0).is_due(client)
     plain, mirrored = (network({}, view).logits.softmax(-1) for view in (x, x.flip(-1)))
     once, both = (torch.special.entr(p).sum(-1).mean().item() for p in (plain, (plain + mirrored) / 2))
     assert abs(both - once) > 0.01
     for share in (0.0, 0.25, 1.0):
         with torch.no_grad():
-            reviewed = Recall(start=1.0, mirror=share).review(network, client, x)
+            reviewed = Recall(start=1.0, largest=1.0, mirror=share).review(network, client, x)
         scored = read(network, reviewed, "scored").sum()
         assert scored == pytest.approx(0.1 * 8 * 8 / 58)  # of eight images measured, in the only domain
         doubt = read(network, reviewed, "doubt")[:, 0].sum() / scored
@@ -122,7 +140,7 @@ def test_a_review_compares_three_weights_on_pictures_and_their_mirror_images():
 
 def test_where_a_domain_is_not_measured_some_batches_are_only_measured(tiny_network):
     """A device alone takes one pass for them, not three; many compute the same."""
-    recall = Recall(start=0.5, review_rate=0.0, survey=0.45)
+    recall = Recall(start=0.5, review_rate=0.0, soon=0.0, survey=0.45)
     client, due = recall.init(tiny_network), []
     for t in range(8):
         client, _ = walk(tiny_network, ["noise"], recall, client)
@@ -222,7 +240,7 @@ def test_names_are_a_devices_own(tiny_network):
 
 def test_one_device_and_many_compute_the_same(tiny_network):
     """A device alone leaves out what does not happen; many compute it and choose."""
-    recall = Recall(domains=4, start=1.0)
+    recall = Recall(domains=4, start=1.0, largest=1.0)
     kinds = ["noise", "noise", "stripes", "noise", "stripes"]
     alone, _ = walk(tiny_network, kinds, recall)
     lifted = torch.func.vmap(partial(recall.adapt_and_predict, tiny_network))
@@ -236,7 +254,19 @@ def test_one_device_and_many_compute_the_same(tiny_network):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"domains": 0}, {"start": 1.5}, {"half_life": 0.0}, {"strange": 0.5}, {"survey": -1.0}, {"enough": -1.0}]
+    "wrong",
+    [
+        {"domains": 0},
+        {"start": 1.5},
+        {"half_life": 0.0},
+        {"strange": 0.5},
+        {"survey": -1.0},
+        {"enough": -1.0},
+        {"soon": -1.0},
+        {"largest": 1.5},
+        {"mirror": 1.5},
+        {"start": 0.9},
+    ],
 )
 def test_wrong_parameters_are_refused(wrong):
     with pytest.raises(UserError, match=r"recall\.\w+=.* must"):

@@ -12,6 +12,7 @@ from fedctta.books.weights import Chooser, compare_classes, count_classes, count
 
 LAYOUT = Layout(0)
 NONE = torch.zeros(1, BINS)
+DOUBTS = ([0.3, 0.5, 0.7], [0.7, 0.5, 0.3], [0.7, 0.4, 0.7])
 
 
 def scored(doubt, unusual=(0.0, 0.0, 0.0), images=20.0):
@@ -36,12 +37,17 @@ def seen(*shares):
     ],
 )
 def test_the_least_doubt_decides(doubt, weight):
-    assert Chooser(tie=0.03).choose(LAYOUT, scored(doubt)[None], NONE)[0].item() == weight
+    assert Chooser(tie=0.03, largest=1.0).choose(LAYOUT, scored(doubt)[None], NONE)[0].item() == weight
+
+
+def test_weights_are_shares_of_the_largest():
+    chosen = [Chooser(largest=0.8).choose(LAYOUT, scored(doubt)[None], NONE)[0].item() for doubt in DOUBTS]
+    assert chosen == pytest.approx([0, 0.8, 0.4])
 
 
 def test_where_nothing_was_scored_the_first_guess_stays():
     rows = torch.stack([torch.zeros(LAYOUT.width), scored([0.7, 0.5, 0.3])])
-    assert Chooser(start=0.5).choose(LAYOUT, rows, NONE).tolist() == [0.5, 1.0, 0.5]
+    assert Chooser(start=0.5, largest=1.0).choose(LAYOUT, rows, NONE).tolist() == [0.5, 1.0, 0.5]
 
 
 def test_a_device_of_few_classes_does_not_trust_its_batch():
@@ -99,4 +105,7 @@ def test_shares_count_every_image_alike_in_bin_j_mod_16():
     ],
 )
 def test_a_weight_must_not_lead_to_unusual_classes(doubt, unusual, weight):
-    assert Chooser(tie=0, slack=0.02, worth=0.3).choose(LAYOUT, scored(doubt, unusual)[None], NONE)[0].item() == weight
+    assert (
+        Chooser(tie=0, largest=1.0, slack=0.02, worth=0.3).choose(LAYOUT, scored(doubt, unusual)[None], NONE)[0].item()
+        == weight
+    )

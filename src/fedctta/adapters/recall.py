@@ -4,7 +4,9 @@ A device recognises by itself which domain a batch is of (`books.recognition`), 
 domain, blended with the source's by a weight that is chosen without labels (`books.blending`, `books.weights`), and
 adds the batch to the book, all in one pass. A batch that looks like no domain in the book starts a new one. On some
 batches three weights are compared: on image n of a domain when fewer than review_rate * log2(1 + n / 32) have been, in
-every third batch at most. A domain with a small weight is measured on a share `survey` of its images, up to `enough`.
+every third batch at most. Only passes with the weight `largest` measure a domain: moments fit the weight they were
+measured with, and a larger one corrects too much. So a domain with a smaller weight is measured by passes of their own:
+its first images, `soon`, and then a share `survey` of its images, up to `enough`.
 
 The book has two parts, both sums (`books.rows`): what the device itself has seen, and what it last received of all
 others. What it has seen travels to the server as it is, so nothing is lost or counted twice, whatever happens to a
@@ -43,10 +45,12 @@ from fedctta.registry import check_limits
 
 PICTURES = 4  # axes of a batch of pictures
 GAP = 3  # batches from one comparison to the next
+NEARLY = 0.9  # of the largest weight: what a batch that may be of two domains must have, to measure
 LIMITS = {
     **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
-    **{"start": (0, 1), "tie": (0, None), "measure_from": (0, 1), "review_rate": (0, None), "mirror": (0, 1)},
-    **{"survey": (0, 1), "enough": (0, None), "poor": (0, None), "half_life": (1, None), "lr": (0, None)},
+    **{"start": (0, 1), "tie": (0, None), "largest": (0, 1), "review_rate": (0, None), "mirror": (0, 1)},
+    **{"soon": (0, None), "survey": (0, 1), "enough": (0, None), "poor": (0, None)},
+    **{"half_life": (1, None), "lr": (0, None)},
 }
 
 
@@ -67,9 +71,10 @@ class Recall(Adapter):
     prior: float = 4.0  # images that the source is worth
     start: float = 0.5  # weight of a domain on which nothing was scored
     tie: float = 0.02
-    measure_from: float = 0.7  # the least weight with which a pass measures a domain
+    largest: float = 0.8  # weight; passes with it measure a domain
     review_rate: float = 16.0
-    survey: float = 0.1  # of a domain's images: how many are measured, up to `enough`
+    soon: float = 100.0  # images of a domain that are measured at once, whatever its weight
+    survey: float = 0.1  # of a domain's images: how many more are measured, up to `enough`
     enough: float = 1_000.0
     poor: float = 50.0  # measured images with which a score counts half
     mirror: float = 1.0  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
@@ -80,6 +85,8 @@ class Recall(Adapter):
 
     def __post_init__(self) -> None:
         check_limits(self, LIMITS)
+        if self.start > self.largest:
+            raise UserError(f"recall.start={self.start} must be at most recall.largest={self.largest}")
         if self.inner == "none" and self.lr != type(self).lr:
             raise UserError(
                 f"recall.lr={self.lr} has no effect with recall.inner=none: drop it, or use an inner method"
@@ -189,13 +196,14 @@ class Recall(Adapter):
         here = private["belief"][:-1].argmax(0, keepdim=True)
         page = self.notebook.page(layout, private, here)
         images, scored, measured = (layout.of(page.short, name).squeeze(0) for name in ("images", "scored", "measured"))
-        rare = private["weights"].index_select(0, here).squeeze(0) <= self.measure_from
+        rare = private["weights"].index_select(0, here).squeeze(0) <= NEARLY * self.largest
         turn = (private["batches"] % GAP == 0) | (scored == 0)
         compare = turn & (scored < self.review_rate * (1 + images / 32).log2())
-        return compare, rare & (measured < (self.survey * images).clamp_max(self.enough))
+        wanted = torch.maximum((self.survey * images).clamp_max(self.enough), images.clamp_max(self.soon))
+        return compare, rare & (measured < wanted)
 
     def review(self, network: Network, client: Client, x: Tensor) -> Client:
-        """Compare three weights on the batch and its mirror images; measure it, if it was predicted with less than 1.
+        """Compare three weights on the batch and its mirror images; measure it, if its prediction did not.
 
         Two domains that turn out to be one are united.
 
@@ -207,14 +215,14 @@ class Recall(Adapter):
         layout, scale, private, images = self._layout(network), read_scale(network), client.private, len(x)
         page = self.notebook.page(layout, private)
         anew = images * (1 - self._measures(private))
-        whole = self._blend(layout, private, page, torch.ones_like(private["belief"]), anew)
+        whole = self._blend(layout, private, page, torch.full_like(private["belief"], self.largest), anew)
         learnt = self._own(network, layout, private)
 
         compares, _ = self._lacks(private)
         twice = self.mirror > 0 and x.dim() == PICTURES and not network.dense and may_hold(compares)
 
-        def score(weight: Tensor) -> tuple[Tensor, Tensor]:
-            rule = normalise_with(scale, Blend(weight * whole.known, weight * whole.batch))
+        def score(share: Tensor) -> tuple[Tensor, Tensor]:
+            rule = normalise_with(scale, Blend(share * whole.known, share * whole.batch))
             output = network(learnt, x, rule)
             plain = output.logits.softmax(-1)
             both = (plain + network(learnt, mirror(x), rule).logits.softmax(-1)) / 2 if twice else plain
@@ -255,11 +263,11 @@ class Recall(Adapter):
     def _choose(self, layout: Layout, private: Tensors) -> Tensors:
         """Return the private tensors with the weights a[K + 1] of all domains, the unknown one last, chosen anew."""
         short, classes = self.notebook.page(layout, private).short, layout.of(private["part"], "classes")
-        return private | {"weights": Chooser(self.start, self.tie).choose(layout, short, classes)}
+        return private | {"weights": Chooser(self.start, self.tie, self.largest).choose(layout, short, classes)}
 
     def _measures(self, private: Tensors) -> Tensor:
-        """Return 1 if a batch is normalised with the statistics of its domains alone, else 0."""
-        return (private["belief"] @ private["weights"] > self.measure_from).to(private["weights"].dtype)
+        """Return 1 if a batch is normalised with the largest weight, else 0."""
+        return (private["belief"] @ private["weights"] > NEARLY * self.largest).to(private["weights"].dtype)
 
     def _blend(self, layout: Layout, private: Tensors, page: Page, weights: Tensor, images: int | Tensor) -> Blend:
         """Return what to normalise a batch of `images` with, of which the book has no moments."""

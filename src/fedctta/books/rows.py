@@ -10,7 +10,7 @@ Every image of the domain adds, with the weight that it is of this domain:
     unusual    w t S with each weight, if scored: how unusual the classes are that are predicted (see `weights`)
     classes    what the source model predicts, if scored; class j counts in bin j mod 16
     shares     what is predicted with each weight, if scored, by the same bins. A device sends neither of the two
-    measured   1, if it passed the model with the domain's statistics alone (weight 1)
+    measured   1, if it passed the model with the largest weight
     moments    if so, z and e of every channel c of every BatchNorm layer, means over the batch:
                z = (m - mean_c) / s_c,    e = (v + (m - mean_c)^2 - var_c) / s_c^2,    s_c^2 = var_c + 1e-5
                with m and v the batch's mean and variance, and mean_c and var_c the source's
@@ -34,7 +34,7 @@ from fedctta.core.network import Network, Tensors
 
 BINS = 16
 WEIGHTS = (0.0, 0.5, 1.0)
-"""Weights that are compared, between the source's statistics (0) and the domain's (1)."""
+"""Weights that are compared, as shares of the largest: 0 is the source's statistics."""
 
 OWN = ("classes", "shares")
 """Sums that never leave the device."""
