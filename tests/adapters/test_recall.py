@@ -265,7 +265,7 @@ def test_one_device_and_many_compute_the_same(tiny_network):
         {"soon": -1.0},
         {"largest": 1.5},
         {"mirror": 1.5},
-        {"start": 0.9},
+        {"start": 0.95},
     ],
 )
 def test_wrong_parameters_are_refused(wrong):

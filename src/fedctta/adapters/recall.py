@@ -71,7 +71,7 @@ class Recall(Adapter):
     prior: float = 4.0  # images that the source is worth
     start: float = 0.5  # weight of a domain on which nothing was scored
     tie: float = 0.02
-    largest: float = 0.8  # weight; passes with it measure a domain
+    largest: float = 0.9  # weight; passes with it measure a domain
     review_rate: float = 16.0
     soon: float = 100.0  # images of a domain that are measured at once, whatever its weight
     survey: float = 0.1  # of a domain's images: how many more are measured, up to `enough`

@@ -58,7 +58,7 @@ class Chooser:
 
     start: float = 0.5
     tie: float = 0.02
-    largest: float = 0.8
+    largest: float = 0.9
     slack: float = 0.02
     worth: float = 0.3
 
