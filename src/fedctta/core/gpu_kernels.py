@@ -29,8 +29,9 @@ def has_kernels() -> bool:
 
 
 def can_fuse(x: Tensor) -> bool:
-    """Whether kernels may serve a tensor, inside vmap or not."""
-    return x.is_cuda and x.dtype == torch.float32 and has_kernels()
+    """Whether kernels may serve a tensor, inside vmap or not. Triton starts them on the current GPU only."""
+    here = x.is_cuda and x.dtype == torch.float32 and x.device.index == torch.cuda.current_device()
+    return here and has_kernels()
 
 
 def bring_to_front(info: Any, in_dims: Sequence[int | None], tensors: Sequence[Any]) -> list[Any]:

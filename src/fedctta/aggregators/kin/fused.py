@@ -52,11 +52,6 @@ class FusedGroups(Groups):
         return Groups(took, gave, left)
 
 
-def probe(device: torch.device) -> None:
-    """Raise whatever Triton raises if it cannot compile or start a kernel here."""
-    kernels.probe_kernel[(1,)](torch.zeros(1, device=device))
-
-
 def update_all(
     network: Network, uploads: Uploads, memory: Tensors, *, hazard: float, tolerance: float, strange: float,
     horizon: float,

@@ -11,12 +11,6 @@ import triton.language as tl
 
 
 @triton.jit
-def probe_kernel(number):
-    """Write 1."""
-    tl.store(number, 1.0)
-
-
-@triton.jit
 def hear_kernel(
     look, spread, images, trust, rows, centre, fresh,
     heed, new, usual, typical,
