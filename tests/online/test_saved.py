@@ -5,6 +5,7 @@ import torch
 
 from fedctta.adapters.bn import BatchStatistics
 from fedctta.errors import UserError
+from fedctta.online import saved
 from fedctta.online.saved import identity, read_state, write_state
 
 
@@ -23,4 +24,15 @@ def test_what_is_written_is_read_for_the_same_model_and_method(tiny_network, tmp
     assert read_state(path, tiny_network, BatchStatistics(0.5))["a"].tolist() == [0, 1, 2]
     assert [file.name for file in path.parent.iterdir()] == ["state.safetensors"]
     with pytest.raises(UserError, match="another method"):
+        read_state(path, tiny_network, BatchStatistics())
+
+
+def test_a_state_with_parameters_that_the_method_does_not_have_is_of_another_version(
+    tiny_network, tmp_path, monkeypatch
+):
+    path = tmp_path / "state.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(saved, "_method", lambda adapter: '["bn", {"momentum": 0.1, "patience": 3}]')
+        write_state(path, tiny_network, BatchStatistics(), {"a": torch.arange(3)})
+    with pytest.raises(UserError, match="saved by another version of fedctta: begin without it"):
         read_state(path, tiny_network, BatchStatistics())

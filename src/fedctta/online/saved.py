@@ -49,6 +49,8 @@ def read_state(path: Path, network: Network, adapter: Adapter) -> Tensors:
         raise UserError(f"{path} holds no state of an adapted model: give the path that `save` was given") from error
     if method != _method(adapter):
         name, parameters = json.loads(method)
+        if name == adapter.name and parameters.keys() != parameters_of(adapter).keys():
+            raise UserError(f"{path} was saved by another version of fedctta: begin without it, or use that version")
         words = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in parameters.items())])
         raise UserError(f"{path} is a state of another method: adapt the module with {words}")
     if made_by != identity(network, adapter):
