@@ -5,6 +5,7 @@ from __future__ import annotations
 from typer.testing import CliRunner
 
 from fedctta.cli import app
+from fedctta.errors import UserError
 from fedctta.papers import reproduction
 
 TABLE = """
@@ -60,3 +61,11 @@ def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(home):
     assert not (home / "here").exists()
     both = invoke("mine.toml", "--dry-run", "--gather")
     assert both.exit_code != 0
+
+
+def test_a_pool_that_is_not_there_is_not_gathered(home):
+    (home / "mine.toml").write_text(TABLE)
+    done = invoke("mine.toml", "--device", "cpu", "--out", "here", "--pool", "nowhere", "--gather")
+    assert isinstance(done.exception, UserError)
+    assert "nowhere is no pool" in str(done.exception)
+    assert not (home / "here").exists()

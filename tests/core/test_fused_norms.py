@@ -15,28 +15,12 @@ from fedctta.core.gpu_kernels import can_fuse
 OVER = (1, 3, 4)  # of [N, B, C, H, W]
 
 
-def images(shape, order, device="cpu"):
-    """Return x[N, B, C, H, W] in one of the engine's orders, with a mean far from 0."""
-    n, b, c, h, w = shape
-    generator = torch.Generator().manual_seed(0)
-    if order == "clients":
-        x = torch.randn(n, b, h, w, c, generator=generator).permute(0, 1, 4, 2, 3)
-    else:
-        x = torch.randn(b, h, w, n, c, generator=generator).permute(3, 0, 4, 1, 2)
-    return (3 * x + 50).to(device)
-
-
-def vectors(count, channels, device="cpu"):
-    """Return scales and shifts [N, C]."""
-    return torch.randn(2, count, channels, generator=torch.Generator().manual_seed(1)).to(device).unbind()
-
-
 def test_on_a_cpu_there_are_no_kernels():
     assert not can_fuse(torch.zeros(1))
 
 
 def test_the_gradient_is_that_of_the_formula():
-    x, (scale, shift) = torch.randn(2, 3, 4, 5, 5).double(), (v.double() for v in vectors(2, 4))
+    x, (scale, shift) = torch.randn(2, 3, 4, 5, 5).double(), torch.randn(2, 2, 4).double().unbind()
 
     def scaled(x, scale, shift):
         return scale_and_shift(x, scale, shift, OVER)
@@ -48,7 +32,7 @@ def test_the_gradient_is_that_of_the_formula():
 
 
 def test_without_kernels_it_is_the_formula_inside_vmap():
-    x, (weight, bias) = images((3, 2, 4, 5, 5), "clients"), vectors(3, 4)
+    x, (weight, bias) = 3 * torch.randn(3, 2, 4, 5, 5) + 50, torch.randn(2, 3, 4).unbind()
     mean, var = x.mean(OVER), x.var(OVER, correction=0)
     found = torch.func.vmap(lambda *each: normalise_fused(*each, bias[0], 1e-5))(x, mean, var, weight)
     wide = [v[:, None, :, None, None] for v in (mean, var, weight)]

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.core.memory_layout import room_for, row_by_row
+from fedctta.core.memory_layout import put_side_by_side, room_for, row_by_row, separate_clients
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
@@ -27,3 +27,12 @@ def test_rows_with_gaps_and_rows_that_share_memory_are_not():
     assert room_for(5, torch.zeros(4).expand(3, 4)).is_contiguous()
     assert room_for(5, torch.zeros(3)).shape == (5,)
     assert room_for(5, torch.zeros(3, 0)).shape == (5, 0)
+
+
+def test_clients_side_by_side_are_separated_again():
+    x = torch.randn(3, 2, 4, 5, 6)
+    together = put_side_by_side(x)
+    assert together.shape == (2, 12, 5, 6)
+    assert together.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(together[1, 4:8], x[1, 1])
+    assert torch.equal(separate_clients(together, 3), x)

@@ -61,6 +61,7 @@ def reproduce(
     if name in ("pack", "pages"):
         return (whole_pool.pack if name == "pack" else whole_pool.write_pages)(place, folder)
     from fedctta.machine import keep_freed_memory
+    from fedctta.papers.pool import require_pool
     from fedctta.papers.reproduction import foresee
     from fedctta.papers.reproduction import reproduce as run_reproduction
     from fedctta.report.comparison import print_comparison
@@ -77,6 +78,8 @@ def reproduce(
             for line in part.told():
                 out.print(line, soft_wrap=True, highlight=False)
         return
+    if gather and pool is not None:
+        require_pool(pool)
     keep_freed_memory()
     try:
         result = run_reproduction(

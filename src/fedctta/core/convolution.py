@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from fedctta.core.cpu_convolution import convolve_each, each_gradient
 from fedctta.core.gpu_kernels import bring_to_front, can_fuse
+from fedctta.core.memory_layout import put_side_by_side, separate_clients
 from fedctta.core.moments import SHORT
 
 FAST = range(64, 129)  # channels of kernels for which cuDNN has fast groups on tensor cores
@@ -120,7 +121,7 @@ class _Many(torch.autograd.Function):
         if form.multiplies(x, kernel):
             return _multiply(_see(x, kernel, form), _matrices(kernel).mT, x, form.count_outputs(x, kernel))
         whole, groups = _side_by_side_kernels(kernel, form)
-        return _apart(F.conv2d(_side_by_side(x), whole, None, *form.window, groups), len(x))
+        return separate_clients(F.conv2d(put_side_by_side(x), whole, None, *form.window, groups), len(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -179,9 +180,9 @@ class _ManyGradients(torch.autograd.Function):
                 of_kernel = _undo_matrices(rows.mT @ _see(x, kernel, form), kernel)
             return of_x, of_kernel
         whole, groups = _side_by_side_kernels(kernel, form)
-        of_all, of_whole = _backward(_side_by_side(gradient), _side_by_side(x), whole, form, groups, wanted)
+        of_all, of_whole = _backward(put_side_by_side(gradient), put_side_by_side(x), whole, form, groups, wanted)
         if wanted[0]:
-            of_x = _apart(of_all, len(x))
+            of_x = separate_clients(of_all, len(x))
         if wanted[1]:
             of_kernel = _own_kernels(of_whole, kernel, form)
         return of_x, of_kernel
@@ -306,16 +307,6 @@ def _multiply(seen: Tensor, matrices: Tensor, x: Tensor, size: tuple[int, int]) 
     together = seen.new_empty(pixels, clients, outputs)
     torch.bmm(seen, matrices, out=together.transpose(0, 1))
     return together.view(x.shape[1], *size, clients, outputs).permute(3, 0, 4, 1, 2)
-
-
-def _side_by_side(x: Tensor) -> Tensor:
-    """Return x[N, B, C, H, W] as [B, N C, H, W], channels last."""
-    return x.permute(1, 3, 4, 0, 2).contiguous().flatten(3).permute(0, 3, 1, 2)
-
-
-def _apart(y: Tensor, clients: int) -> Tensor:
-    """Return y[B, N O, H, W] as [N, B, O, H, W]."""
-    return y.view(len(y), clients, -1, *y.shape[2:]).transpose(0, 1)
 
 
 def _side_by_side_kernels(kernel: Tensor, form: Form) -> tuple[Tensor, int]:

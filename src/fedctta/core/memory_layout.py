@@ -1,4 +1,4 @@
-"""How the rows of a stack of tensors lie in memory: one after another, but each in an order of its own."""
+"""How the rows of a stack of tensors lie in memory: one after another, each in an order of its own, or side by side."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def room_for(count: int, rows: Tensor) -> Tensor:
     if not row_by_row(rows):
         return room
     return room.as_strided(room.shape, rows.stride())
+
+
+def put_side_by_side(x: Tensor) -> Tensor:
+    """Return x[N, B, C, H, W] as [B, N C, H, W], channels last."""
+    return x.permute(1, 3, 4, 0, 2).contiguous().flatten(3).permute(0, 3, 1, 2)
+
+
+def separate_clients(y: Tensor, clients: int) -> Tensor:
+    """Return y[B, N O, H, W] as [N, B, O, H, W]."""
+    return y.view(len(y), clients, -1, *y.shape[2:]).transpose(0, 1)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedctta.core.gpu_kernels import bring_to_front
+from fedctta.core.memory_layout import put_side_by_side, separate_clients
 
 Pair = tuple[int, int]
 
@@ -104,11 +105,11 @@ def _fold(x: Tensor, side_by_side: bool) -> Tensor:
     """Return x[N, B, C, H, W] as [N B, C, H, W], or with clients side by side as [B, N C, H, W], channels last."""
     if not side_by_side:
         return x.flatten(0, 1)
-    return x.permute(1, 3, 4, 0, 2).flatten(3).permute(0, 3, 1, 2)
+    return put_side_by_side(x)
 
 
 def _unfold(y: Tensor, clients: int, side_by_side: bool) -> Tensor:
     """Undo `_fold`."""
     if not side_by_side:
         return y.view(clients, -1, *y.shape[1:])
-    return y.view(len(y), clients, -1, *y.shape[2:]).transpose(0, 1)
+    return separate_clients(y, clients)
