@@ -18,7 +18,7 @@ from torch import nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
-from fedctta.core.clients import Lift, Lifter, choose_lift, in_chunks
+from fedctta.core.clients import InChunks, Lift, Lifter, choose_lift
 from fedctta.core.network import Network
 from fedctta.data.corrupted import Domains
 from fedctta.data.public_files import digest_of, read_labels
@@ -198,7 +198,7 @@ def relabelled(tiny_network: Network) -> Callable[[Adapter, Aggregator], None]:
 
     def compare(adapter: Adapter, aggregator: Aggregator) -> None:
         data = random_domains(domains=2, side=32)
-        one = make_federation(tiny_network, adapter, aggregator, clients=3, lift=in_chunks(2))
+        one = make_federation(tiny_network, adapter, aggregator, clients=3, lift=InChunks(2))
         first, second = (
             simulate(one, build(NIID(clusters=2), labelled, 3, slots=1, batch=4, seed=0), predictions=True)
             for labelled in (data, replace(data, labels=np.random.default_rng(1).permutation(data.labels)))

@@ -12,7 +12,7 @@ from torch import nn
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server
 from fedctta.aggregators.fedavg import FedAvg
-from fedctta.core.clients import by_loop, by_vmap, in_chunks, stack, take
+from fedctta.core.clients import InChunks, by_loop, by_vmap, stack, take
 from fedctta.core.network import Network
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
@@ -59,7 +59,7 @@ FORMS = [(name, SMALL.get(name, {})) for name in adapters.classes()] + OTHER_FOR
 NEEDS_A_BATCH = {"grad", "tent", "eata", "eta", "rdumb", "sar", "shot", "cotta", "roid", "fedicon", "bpa", "cola"}
 NEEDS_BATCHNORM = {"bn", "recall", "norm-alpha", "norm-ema", "dua", "rotta", "bbn"}
 CLIENTS, ROUNDS = 3, 2
-by_chunks = in_chunks(CLIENTS - 1)  # as in a run of many clients: some at a time, and a rest
+by_chunks = InChunks(CLIENTS - 1)  # as in a run of many clients: some at a time, and a rest
 gpu = pytest.param("cuda", marks=pytest.mark.gpu)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, aggregators, matrix, mix, overall, restrict
 from fedctta.aggregators.common.groups import Groups
-from fedctta.core.clients import Client, by_loop, in_chunks, stack
+from fedctta.core.clients import Client, InChunks, by_loop, stack
 
 # parameters with which a method is quick, and the same whatever the order of clients
 SMALL = {"fedtsa": {"ablation": "no-aug", "epochs": 10}}  # with masks, equivariant only if the noise moves along
@@ -47,7 +47,7 @@ OTHER_FORMS = [
     ("kin", {"clip": 2.0}),
 ]
 FORMS = [(name, SMALL.get(name, {})) for name in aggregators.classes()] + OTHER_FORMS
-by_chunks = in_chunks(2)  # as in a run of many clients: some at a time, and a rest
+by_chunks = InChunks(2)  # as in a run of many clients: some at a time, and a rest
 ids = ["-".join([name, *map(str, parameters.values())]) for name, parameters in FORMS]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fedctta.adapters.cola import CoLA as Device
 from fedctta.aggregators.cola import ROWS, CoLA, collect, empty_set
-from fedctta.core.clients import by_loop, by_vmap, in_chunks
+from fedctta.core.clients import InChunks, by_loop, by_vmap
 from fedctta.core.tensors import lay_out
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
@@ -160,7 +160,7 @@ def test_followers_use_what_principals_have_learnt(federation, tiny_network):
     assert (state.clients.private["taken"] > 0).equal(~follows)
 
 
-@pytest.mark.parametrize("lift", [by_vmap, in_chunks(2)])
+@pytest.mark.parametrize("lift", [by_vmap, InChunks(2)])
 def test_lifting_changes_nothing(federation, tiny_network, lift):
     played = federate(federation, tiny_network)
     lifted, looped = (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedctta.core.clients import Client, by_loop, by_vmap, choose_lift, in_chunks, put, stack, take
+from fedctta.core.clients import Client, InChunks, by_loop, by_vmap, choose_lift, put, stack, take
 from fedctta.core.network import Network
 
 
@@ -34,7 +34,7 @@ def test_loop_and_vmap_lift_alike():
     clients = Client({"w": torch.rand(13, 2)}, {"n": torch.arange(13.0)})
     x = torch.rand(13, 5)
     looped = by_loop(step)(clients, x)
-    for lift in (by_vmap, in_chunks(5)):
+    for lift in (by_vmap, InChunks(5)):
         lifted = lift(step)(clients, x)
         torch.testing.assert_close(looped.own["w"], lifted.own["w"])
         assert looped.private["n"].tolist() == lifted.private["n"].tolist()
@@ -47,14 +47,14 @@ def test_clients_lifted_a_few_at_a_time_keep_the_order_of_memory():
         return Client({"k": client.own["k"] + x}), x
 
     kernels = torch.rand(7, 3, 3, 2, 4).permute(0, 4, 3, 1, 2)
-    clients, x = in_chunks(3)(step)(Client({"k": kernels}), torch.ones(7))
+    clients, x = InChunks(3)(step)(Client({"k": kernels}), torch.ones(7))
     assert clients.own["k"].stride() == kernels.stride()
     torch.testing.assert_close(clients.own["k"], kernels + 1)
     assert x.tolist() == [1] * 7
 
 
 def test_what_is_the_same_for_all_clients_can_be_lifted_a_few_at_a_time():
-    lifted = in_chunks(2)(lambda x: torch.arange(3.0))(torch.zeros(5))
+    lifted = InChunks(2)(lambda x: torch.arange(3.0))(torch.zeros(5))
     assert lifted.tolist() == [[0, 1, 2]] * 5
 
 

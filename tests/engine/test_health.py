@@ -17,7 +17,7 @@ from fedctta.adapters.norm import NormEMA
 from fedctta.aggregators import Server
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.local import Local
-from fedctta.core.clients import Client, by_loop, in_chunks, take
+from fedctta.core.clients import Client, InChunks, by_loop, take
 from fedctta.core.network import Network
 from fedctta.data.domains import Domains
 from fedctta.engine.health import HealthWatch
@@ -145,7 +145,7 @@ def test_methods_of_the_package_are_watched_as_on_a_device(adapter, module):
 
 def test_every_client_has_a_watchman_of_its_own(module):
     stream = make_stream(clients=3, schedule="niid")
-    tally, watch = play(module, Spoiler(), stream, "reset", lift=in_chunks(2))
+    tally, watch = play(module, Spoiler(), stream, "reset", lift=InChunks(2))
     raised = set()
     for i in range(3):
         classes, model = alone(module, Spoiler(), stream, "reset", client=i)
@@ -209,7 +209,7 @@ def test_a_client_without_finite_numbers_goes_back_and_the_source_answers(module
 @pytest.mark.parametrize("stop_at", [5, SLOTS + 3, 2 * SLOTS + 1])
 def test_an_interrupted_run_ends_with_the_same_bits(guard, stop_at, module, tmp_path):
     stream = make_stream(clients=2, schedule="niid")
-    how = {"aggregator": FedAvg(), "lift": in_chunks(2)}
+    how = {"aggregator": FedAvg(), "lift": InChunks(2)}
     whole, expected = play(module, Spoiler(), stream, guard, **how)
 
     def stop(t, tally):
@@ -255,8 +255,8 @@ def test_data_without_a_mirror_are_checked_too():
 @pytest.mark.parametrize("guard", ["reset", "off"])
 def test_on_a_gpu_the_same_alarms_are_raised(guard, module):
     stream = make_stream(clients=3, schedule="niid")
-    here, expected = play(module, Spoiler(), stream, guard, lift=in_chunks(2))
-    there, watch = play(module, Spoiler(), stream, guard, lift=in_chunks(2), device="cuda")
+    here, expected = play(module, Spoiler(), stream, guard, lift=InChunks(2))
+    there, watch = play(module, Spoiler(), stream, guard, lift=InChunks(2), device="cuda")
     assert watch.alarms == expected.alarms
     assert torch.equal(watch.answers, expected.answers)
     assert (there.classes.cpu() != here.classes).float().mean() < 0.01

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedctta.core.clients import by_loop, in_chunks
+from fedctta.core.clients import InChunks, by_loop
 from fedctta.engine.lifting import LONG
 from fedctta.errors import UserError
 from fedctta.runs import build
@@ -99,7 +99,7 @@ def test_the_record_resolves_every_default(tell):
 
 
 def test_the_record_says_how_clients_were_lifted(tell):
-    assert tell(lift=in_chunks(2))["lift"] == "vmap 2 clients at a time"
+    assert tell(lift=InChunks(2))["lift"] == "vmap 2 clients at a time"
     assert tell(replayed=5)["lift"] == "loop, 5 of 9 rounds as a CUDA graph"
 
 

@@ -40,7 +40,7 @@ def needed(cell: Cell, way: str) -> Bytes:
     return {
         "a": Bytes(0, 0),
         "a'": Bytes(0, 0),
-        "b": Bytes(0, 4 * own + 3 * private + block),  # before, adapted, in chunks, mixed
+        "b": Bytes(0, 2 * own + private + block),  # adapted in place, if there is no room for more, and mixed
         "c": Bytes(0, model + own + private + block),
         "d": Bytes(model + 3 * own + private, private),  # model, upload, average, its copy; Adam's stays on the device
     }[way]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from fedctta.core.memory_layout import room_for
 from fedctta.core.network import Network, Tensors
@@ -64,29 +66,60 @@ def by_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.func.vmap(function)
 
 
-def in_chunks(clients: int) -> Lifter:
-    """Lift with vmap, `clients` clients at a time. Results keep their memory order: see `_repeated`."""
+@dataclass(frozen=True)
+class InChunks:
+    """Lift with vmap, `clients` clients at a time. Results keep their memory order: see `_repeated`.
 
-    def by_chunked_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
-        few_at_once = torch.func.vmap(function)
+    With `in_place`, clients that a function returns take the place of those it was given, row by row: a federation of
+    which two copies do not fit into memory has one. What was given is then gone.
+    """
 
-        def lifted(*arguments: Any) -> Any:
-            leaves, spec = tree_flatten(arguments)
-            count = len(leaves[0])
-            if count <= clients:
-                return few_at_once(*arguments)
-            results: list[Tensor] = []
-            for few in (slice(first, first + clients) for first in range(0, count, clients)):
-                new, form = tree_flatten(few_at_once(*tree_unflatten([leaf[few] for leaf in leaves], spec)))
-                results = results or [room_for(count, rows) for rows in new]
-                for rows, some in zip(results, new, strict=True):
-                    rows[few] = some
-            return tree_unflatten(results, form)
+    clients: int
+    each: Lifter = by_vmap  # of those at a time
+    in_place: bool = False
 
-        return lifted
+    @property
+    def __name__(self) -> str:
+        """How clients are lifted, in words."""
+        return f"by_vmap_{self.clients}_clients_at_a_time"
 
-    by_chunked_vmap.__name__ = f"by_vmap_{clients}_clients_at_a_time"
-    return by_chunked_vmap
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Lift a function of one client."""
+        return partial(self._call, self.each(function))
+
+    def _call(self, few_at_once: Callable[..., Any], *arguments: Any) -> Any:
+        leaves, spec = tree_flatten(arguments)
+        count, results = len(leaves[0]), None
+        if count <= self.clients and not self.in_place:
+            return few_at_once(*arguments)
+        for few in (slice(first, first + self.clients) for first in range(0, count, self.clients)):
+            new = few_at_once(*tree_unflatten([leaf[few] for leaf in leaves], spec))
+            if results is None:
+                results = self._make_room(count, new, arguments[0])
+            for rows, some in zip(tree_leaves(results), tree_leaves(new), strict=True):
+                rows[few] = some
+        return results
+
+    def _make_room(self, count: int, rows: Any, given: Any) -> Any:
+        """Return where the results of all clients go, for results like these `rows` of some."""
+        if self.in_place and isinstance(rows, Client) and isinstance(given, Client) and _fit(rows, given):
+            return Client(*({n: _part_rows(old[n]) for n in new} for new, old in zip(rows, given, strict=True)))
+        if type(rows) is tuple:
+            return tuple(self._make_room(count, part, given) for part in rows)
+        return tree_map(partial(room_for, count), rows)
+
+
+def _fit(rows: Client, clients: Client) -> bool:
+    """Whether rows of some clients can take the place of theirs among those of all."""
+    return all(
+        new.keys() == old.keys() and all(new[n].shape[1:] == old[n].shape[1:] for n in new)
+        for new, old in zip(rows, clients, strict=True)
+    )
+
+
+def _part_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy if all its rows are the same memory (a mean that all received)."""
+    return tensor if tensor.stride(0) else tensor.contiguous()
 
 
 def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,4 +146,4 @@ def choose_lift(how: Lift, network: Network, client: Client, batch: int, fit: in
     owns_weights = not client.own.keys() <= {*norm_tensors, *network.affine}
     images = CUDA if network.device.type == "cuda" else CPU_OWN_WEIGHTS if owns_weights else CPU_SHARED_WEIGHTS
     good = max(1, images // batch)
-    return in_chunks(good if fit is None else min(good, fit))
+    return InChunks(good if fit is None else min(good, fit))

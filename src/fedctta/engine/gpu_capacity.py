@@ -17,6 +17,8 @@ from fedctta.core.network import Network
 SHARE = 0.25  # of the device: a captured round and an ordinary one, which are compared, each need their own
 ACTIVATIONS = 6  # what an adapting client holds, in plain passes: about 5.5 with Tent and BBN, ResNeXt-29, on an H200
 COPIES = 4  # of what a client owns: before, gradient, adapted, mixed
+HELD = 5  # the same, of all clients, where a captured round is compared with an ordinary one (4.7 on an H200)
+MOST = 0.9  # of the device that they may take
 
 
 def clients_that_fit(network: Network, client: Client, batch: int, shape: tuple[int, ...]) -> int | None:
@@ -26,6 +28,11 @@ def clients_that_fit(network: Network, client: Client, batch: int, shape: tuple[
     own = sum(tensor.nbytes for tensor in (*client.own.values(), *client.private.values()))
     each = ACTIVATIONS * batch * kept_for_backward(network, shape) + COPIES * own
     return max(1, int(SHARE * torch.cuda.get_device_properties(network.device).total_memory / each))
+
+
+def are_too_many(clients: Client, memory: int) -> bool:
+    """Whether `memory` bytes hold all clients once or twice only, so that a round should change them in place."""
+    return HELD * sum(tensor.nbytes for part in clients for tensor in part.values()) > MOST * memory
 
 
 def kept_for_backward(network: Network, shape: tuple[int, ...], images: int = 2) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fedctta.adapters import Adapter
-from fedctta.core.clients import Client, Lifter, by_loop, choose_lift, in_chunks, stack
+from fedctta.core.clients import Client, InChunks, Lifter, by_loop, choose_lift, stack
 from fedctta.core.network import Network
 from fedctta.data.cache import cache_dir
 from fedctta.errors import UserError
@@ -54,7 +54,7 @@ def fastest_lift(
 def candidates(clients: int, batch: int) -> dict[str, Lifter]:
     """Return liftings by name: vmap over several different numbers of clients, and a loop."""
     counts = sorted({min(clients, max(1, size // batch)) for size in SIZES})
-    return {f"{count} at once": in_chunks(count) for count in counts} | {"loop": by_loop}
+    return {f"{count} at once": InChunks(count) for count in counts} | {"loop": by_loop}
 
 
 def _measure(

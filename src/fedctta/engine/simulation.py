@@ -16,12 +16,14 @@ from fedctta.engine.captured_lift import CapturedLift
 from fedctta.engine.checkpoint import postponed_interrupt
 from fedctta.engine.cuda_graphs import RoundGraphs
 from fedctta.engine.device_stream import Batches, DeviceStream, put_on_device
+from fedctta.engine.gpu_capacity import are_too_many
 from fedctta.engine.health import HealthWatch
 from fedctta.engine.rounds import Federation, Outcome, State
 from fedctta.engine.saving import Saver, Witness
+from fedctta.engine.streamed_rows import keep_apart, stream_rows
 from fedctta.engine.tally import Tally
 from fedctta.errors import UserError
-from fedctta.machine import exact
+from fedctta.machine import exact, total_memory
 from fedctta.models.inputs import read_batch
 from fedctta.streams import ABSENT, Stream
 
@@ -55,7 +57,9 @@ def simulate(
         read = partial(_read, stream, device) if resident is None else resident.read
         if not start and _foreseeable(federation, stream):
             state = _foresee(federation, stream, read, state)
-        play = _player(federation, stream, tally, resident, read, health)
+        streamed = health is None and are_too_many(state.clients, total_memory(device))
+        play = _player(stream_rows(federation) if streamed else federation, stream, tally, resident, read, health)
+        play = keep_apart(play) if streamed else play
         for t in range(start, len(stream)):
             state = play(state, t)
             if retention is not None:

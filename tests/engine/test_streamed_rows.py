@@ -1,0 +1,126 @@
+"""Rows of clients that are streamed through give what all clients at once give, and leave the server's memory alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedctta.core.clients import Client, InChunks, by_loop
+from fedctta.core.network import Network
+from fedctta.engine import simulation
+from fedctta.engine.captured_lift import CapturedLift
+from fedctta.engine.gpu_capacity import HELD, MOST, are_too_many
+from fedctta.engine.rounds import State, flatten
+from fedctta.engine.simulation import simulate
+from fedctta.engine.streamed_rows import keep_apart, stream_rows
+from fedctta.errors import UserError
+from fedctta.streams import build
+from fedctta.streams.clusters import NIID
+
+
+class Last:
+    """Keeps the state after the last round."""
+
+    state: State
+
+    def measure(self, federation, state, t):
+        self.state = state
+
+    def tensors(self):
+        return {}
+
+    def restore(self, saved, path):
+        pass
+
+
+def play(federation, stream, monkeypatch, streamed):
+    monkeypatch.setattr(simulation, "are_too_many", lambda clients, memory: streamed)
+    last = Last()
+    tally = simulate(federation, stream, retention=last, predictions=True)
+    return tally, flatten(last.state)
+
+
+def compare(federation, domains, monkeypatch):
+    """Play three clients, two at a time and one left over, in nine rounds: as ever, and in place."""
+    stream = build(NIID(clusters=2), domains, clients=3, slots=3, batch=4, seed=0)
+    expected, before = play(federation, stream, monkeypatch, streamed=False)
+    found, after = play(federation, stream, monkeypatch, streamed=True)
+    assert torch.equal(found.classes, expected.classes)
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+
+# Several of these remember what they sent, or what was sent to them.
+@pytest.mark.parametrize("name", ["local", "fedavg", "fedavgm", "fedamp", "ldawa", "pfedgraph", "fedctta", "kin"])
+def test_servers_mix_clients_that_were_changed_in_place(name, federation, tiny_network, domains, monkeypatch):
+    compare(federation(tiny_network, "grad", name, clients=3, lift=InChunks(2)), domains, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["none", "bn", "tent", "cotta", "bbn", "eata"])
+def test_clients_change_in_place(name, federation, tiny_network, domains, monkeypatch):
+    compare(federation(tiny_network, name, "fedavg", clients=3, lift=InChunks(2)), domains, monkeypatch)
+
+
+def test_clients_take_the_place_of_those_before():
+    clients = Client({"w": torch.arange(5.0)}, {"n": torch.zeros(1).expand(5, 1)})
+    place = clients.own["w"].data_ptr()
+    step = InChunks(2, in_place=True)(lambda c, x: (Client({"w": c.own["w"] + x}, {"n": c.private["n"] + 1}), 2 * x))
+    changed, doubled = step(clients, torch.ones(5))
+    assert changed.own["w"].tolist() == [1, 2, 3, 4, 5]
+    assert changed.own["w"].data_ptr() == place
+    assert changed.private["n"].tolist() == [[1.0]] * 5  # rows that were one and the same memory have their own
+    assert doubled.tolist() == [2.0] * 5
+
+
+def test_results_of_another_form_have_a_place_of_their_own():
+    clients = Client({"w": torch.arange(3.0)})
+    longer = InChunks(2, in_place=True)(lambda c: Client({"w": torch.stack([c.own["w"], c.own["w"]])}))(clients)
+    assert longer.own["w"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert clients.own["w"].tolist() == [0, 1, 2]
+
+
+def test_clients_of_which_five_copies_do_not_fit_are_too_many():
+    clients = Client({"w": torch.zeros(10, 3)}, {"n": torch.zeros(10, 2)})
+    limit = HELD * 10 * 5 * 4 / MOST
+    assert are_too_many(clients, int(limit) - 1)
+    assert not are_too_many(clients, int(limit) + 1)
+
+
+def test_what_a_server_remembers_is_not_changed_with_the_clients():
+    sent = torch.zeros(3)
+
+    def play_in_place(state, t):
+        state.clients.own["w"].add_(1)
+        return state
+
+    state = keep_apart(play_in_place)(State(Client({"w": sent}), {"sent": sent, "other": torch.ones(1)}), 0)
+    assert state.clients.own["w"].tolist() == [1, 1, 1]
+    assert state.memory["sent"].tolist() == [0, 0, 0]
+
+
+def test_rows_are_captured_unless_graphs_are_never_used(federation, tiny_network):
+    plain = federation(tiny_network, lift=InChunks(2))
+    assert stream_rows(plain).server.lift == InChunks(2, in_place=True)
+    captured = stream_rows(replace(plain, graphs="auto"))
+    assert isinstance(captured.server.lift.each, CapturedLift)
+    assert captured.graphs == "never"  # of whole rounds
+    looped = federation(tiny_network, lift=by_loop)
+    assert stream_rows(looped) is looped
+
+
+def test_a_whole_round_as_a_graph_is_refused_in_one_line(federation, tiny_network):
+    with pytest.raises(UserError, match="five times what all clients own: use lift=auto"):
+        stream_rows(replace(federation(tiny_network, lift=InChunks(2)), graphs="always"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("adapter", "aggregator"), [("grad", "fedavg"), ("grad", "kin"), ("tent", "fedctta")])
+def test_rows_that_pass_through_a_graph_give_the_same(
+    adapter, aggregator, federation, tiny_module, domains, monkeypatch
+):
+    network = Network(tiny_module, torch.device("cuda"))
+    one = federation(network, adapter, aggregator, clients=3, lift=InChunks(2))
+    compare(replace(one, graphs="auto"), domains, monkeypatch)
