@@ -66,6 +66,12 @@ def test_source_clients_share_a_batch_unless_it_is_given(words, batch):
         ({"dataset": "shapes", "model": "resnext29-raw"}, "takes the weights of resnext29: train that one"),
         ({"dataset": "scenes", "recipe": "paper"}, "recipe=paper is for data with one class an image"),
         ({"dataset": "scenes", "watch": "1"}, "watch=1 is for data with one class an image"),
+        ({"dataset": "scenes", "checkpoint": "c.safetensors"}, "checkpoint=c.safetensors is for data with one class"),
+        ({"dataset": "shapes", "checkpoint": "c.pt"}, "checkpoint=c.pt must end in .safetensors"),
+        (
+            {"dataset": "shapes", "checkpoint": "c.safetensors", "federation": "fedavg"},
+            "checkpoint is for training in one place",
+        ),
         ({"dataset": "shapes", "watch": "-1"}, "watch=-1 must be a number of epochs"),
         ({"dataset": "shapes", "watch": "1", "federation": "fedavg"}, "watch=1 is for training in one place"),
         ({"dataset": "shapes", "compile": "maybe"}, "compile=maybe"),

@@ -124,12 +124,25 @@ def test_missing_weights_name_the_words_that_make_them(weights, words):
 def test_the_precision_reaches_training_and_the_card(precision, compiled, monkeypatch, untested, tmp_path):
     asked = []
     monkeypatch.setattr(
-        "fedctta.training.pretraining.train", lambda *args, bf16, compiled: asked.append((bf16, compiled))
+        "fedctta.training.pretraining.train", lambda *args, bf16, compiled, **_: asked.append((bf16, compiled))
     )
     values = {"model": "resnet8-w16", "dataset": "shapes", "recipe": "augmix"}
     _, card = pretrain({**values, "precision": precision, "compile": compiled, "out": tmp_path / "w.safetensors"})
     assert asked == [(precision == "bf16", compiled == "yes")]
     assert (card["precision"], card["recipe"]["augment"]) == (precision, "augmix")
+
+
+def test_a_whole_training_leaves_no_checkpoint_behind(monkeypatch, untested, tmp_path):
+    place = tmp_path / "place.safetensors"
+
+    def train(*args, stretches, **_):
+        assert stretches.path == place
+        place.touch()
+
+    monkeypatch.setattr("fedctta.training.pretraining.train", train)
+    values = {"model": "resnet8-w16", "dataset": "shapes", "checkpoint": place, "out": tmp_path / "w.safetensors"}
+    pretrain(values)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.json", "w.safetensors"]
 
 
 def test_a_model_learns_some_domains_and_is_judged_by_what_it_has_not_seen(pets, monkeypatch):

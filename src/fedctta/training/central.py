@@ -18,6 +18,7 @@ from fedctta.training.batches import draw_batches
 from fedctta.training.compiled import compile_network
 from fedctta.training.pairs import draw_pairings, mix_pairs
 from fedctta.training.recipe import Recipe, learning_rate, side_of
+from fedctta.training.stretches import Stretches
 
 OnProgress = Callable[[int, int, float], None]
 """Called after every epoch with the epochs done, the epochs in all, and the mean loss of the last one."""
@@ -37,13 +38,14 @@ def train(
     *,
     bf16: bool = False,
     compiled: bool = False,
+    stretches: Stretches | None = None,
 ) -> nn.Module:
     """Train `module` in place on uint8 images [n, H, W, 3], or on series; return it on `device`, in evaluation mode.
 
     The same module, data, recipe and device give the same weights. `bf16` is for speed on CUDA: it computes in
     bfloat16 where torch's autocast deems it safe and takes the kernels that run fastest, whatever the order they add
     in, so that weights then repeat only nearly. `compiled` lets torch compile the network first, for each size of
-    images; it is meant for long trainings.
+    images; it is meant for long trainings. With `stretches`, training goes on from what is saved there, and is saved.
     """
     device = torch.device(device)
     check_pairs(images, labels)
@@ -54,13 +56,17 @@ def train(
     optimizer = make_optimizer(module, recipe, fused=device.type == "cuda")
     generator = torch.Generator().manual_seed(recipe.seed)
     network = compile_network(module) if compiled else module
+    state = module, optimizer, generator, recipe
+    done = 0 if stretches is None else stretches.restore(*state)
     with torch.backends.cudnn.flags(enabled=True, benchmark=bf16, deterministic=not bf16):
-        for epoch in range(recipe.epochs):
+        for epoch in range(done, recipe.epochs):
             mean = train_epoch(network, pixels, targets, recipe, optimizer, generator, epoch, bf16)
             if not math.isfinite(mean):
                 raise UserError(f"training diverged in epoch {epoch + 1} (loss {mean}): lower the recipe's lr")
             if on_progress is not None:
                 on_progress(epoch + 1, recipe.epochs, mean)
+            if stretches is not None:
+                stretches.save_if_due(*state, epoch + 1)
     return module.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload, no-any-return]
 
 

@@ -35,6 +35,7 @@ PLAIN_KEYS = {
     "size": None,
     "train": None,
     "watch": 0,
+    "checkpoint": None,
     "out": None,
 }
 PRECISIONS = ("float32", "bf16")
@@ -61,6 +62,7 @@ class Plan:
     train: tuple[str, ...] = ()  # the domains of a public set to train on
     until: int | None = None  # steps after which training ends, in place of the recipe's epochs
     watch: int = 0  # epochs from one look at the test images to the next
+    checkpoint: Path | None = None  # where a training in several stretches keeps its place
 
     @property
     def dense(self) -> bool:
@@ -128,6 +130,7 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
         size=read(plain["size"], int | None, "size"),
         train=train,
         watch=_read_watch(plain),
+        checkpoint=_read_checkpoint(plain),
         until=STEPS if train and usual and federation is None and "epochs" not in values else None,
     )
 
@@ -163,6 +166,18 @@ def _read_watch(plain: Mapping[str, Any]) -> int:
     return watch
 
 
+def _read_checkpoint(plain: Mapping[str, Any]) -> Path | None:
+    """Return the file that a training in several stretches keeps its place in."""
+    if plain["checkpoint"] is None:
+        return None
+    if plain["federation"] != "none":
+        raise UserError(f"checkpoint is for training in one place: drop it with federation={plain['federation']}")
+    path = Path(str(plain["checkpoint"]))
+    if path.suffix != ".safetensors":
+        raise UserError(f"checkpoint={path} must end in .safetensors")
+    return path
+
+
 def _read_compile(plain: Mapping[str, Any]) -> bool:
     """Return whether torch compiles the network."""
     compiled: bool = read(plain["compile"], bool, "compile")
@@ -173,7 +188,7 @@ def _read_compile(plain: Mapping[str, Any]) -> bool:
 
 def _check_dense(plain: Mapping[str, Any]) -> None:
     """Refuse what has no effect where every pixel has a class."""
-    for key in ("recipe", "federation", "precision", "compile", "watch"):
+    for key in ("recipe", "federation", "precision", "compile", "watch", "checkpoint"):
         if plain[key] != PLAIN_KEYS[key]:
             raise UserError(f"{key}={plain[key]} is for data with one class an image: drop it with {plain['dataset']}")
 

@@ -25,6 +25,7 @@ from fedctta.training.federated import train_federated
 from fedctta.training.plan import Plan, read_plan
 from fedctta.training.recipe import epochs_of
 from fedctta.training.starting_weights import STARTS, build_started
+from fedctta.training.stretches import Stretches
 
 SEVERITY = 5
 """Of the corruptions that a model is judged on."""
@@ -47,15 +48,20 @@ def pretrain(
     share the recipe's, so that an epoch has about as many steps as it would have for one alone. With dataset=scenes,
     or masked and a folder (its layout, and the size to resize to), the model predicts every pixel. With a public set
     (dataset=pacs), train names the domains to train on; their held-out images are left for runs. With watch=N,
-    `on_accuracy` hears of the test images after every N epochs; nothing is chosen by it.
+    `on_accuracy` hears of the test images after every N epochs; nothing is chosen by it. With checkpoint (a path), a
+    training that is stopped goes on where it was: see `stretches`.
     """
     plan = read_plan(values)
     require_writable(plan.path.parent)
+    if plan.checkpoint is not None:
+        require_writable(plan.checkpoint.parent)
     if plan.dense or plan.train:
         module, card = (_train_dense if plan.dense else _train_on_domains)(plan, on_progress)
     else:
         module, card = _train_classifier(plan, on_progress, on_accuracy)
     save_weights(module, plan.path, card)
+    if plan.checkpoint is not None:
+        plan.checkpoint.unlink(missing_ok=True)
     return plan.path, card
 
 
@@ -118,7 +124,9 @@ def _train(module: nn.Module, images: Images, plan: Plan, on_progress: OnProgres
     """Train in place: by one alone, or by source clients together."""
     data, bf16 = (images.images, images.labels), plan.precision == "bf16"
     if plan.federation is None:
-        train(module, *data, plan.recipe, plan.device, on_progress, bf16=bf16, compiled=plan.compiled)
+        stretches = None if plan.checkpoint is None else Stretches(plan.checkpoint)
+        how: dict[str, Any] = {"bf16": bf16, "compiled": plan.compiled, "stretches": stretches}
+        train(module, *data, plan.recipe, plan.device, on_progress, **how)
     else:
         train_federated(module, *data, plan.recipe, plan.federation, plan.device, on_progress, bf16=bf16)
 
