@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
-from fedctta.core.gpu_kernels import bring_to_front, can_fuse, has_kernels
+from fedctta.core.gpu_kernels import bring_to_front, can_fuse, find_obstacle, has_kernels
 
 
 def test_a_cpu_has_no_use_for_kernels():
     assert not can_fuse(torch.zeros(2))
+
+
+@pytest.fixture
+def untried():
+    """Let kernels be tried anew, now and after the test."""
+    find_obstacle.cache_clear()
+    yield
+    find_obstacle.cache_clear()
+
+
+def test_the_obstacle_is_told_in_one_line(untried, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fedctta.core.norm_kernels", None)
+    assert "norm_kernels" in find_obstacle()
+    assert not has_kernels()
+
+
+@pytest.mark.gpu
+def test_kernels_are_tried_inside_a_gradient_too(untried):
+    found = []
+
+    def loss(x):
+        found.append(has_kernels())
+        return x.sum()
+
+    torch.func.vmap(torch.func.grad(loss))(torch.ones(2, 3, device="cuda"))
+    assert found == [True]
 
 
 @pytest.mark.gpu

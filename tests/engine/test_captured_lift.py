@@ -121,3 +121,18 @@ def test_there_are_only_so_many_graphs(graphs, monkeypatch):
         for seed in range(WARM + 2):
             call(lift, method, by, clients, seed)
     assert lift.graphs == 1
+
+
+def test_a_method_that_computes_nothing_becomes_no_graph(graphs):
+    class Idle:
+        def signal(self, client, x):
+            return {}
+
+        def adapt(self, client, x):
+            return client
+
+    lift, idle, client = CapturedLift(by_vmap, CPU), Idle(), Client({"a": torch.ones(4, 3)})
+    for _ in range(WARM + 2):
+        assert lift(idle.adapt)(client, torch.zeros(4)).own["a"].tolist() == [[1.0] * 3] * 4
+        assert lift(idle.signal)(client, torch.zeros(4)) == {}
+    assert graphs == []

@@ -7,6 +7,7 @@ vmap: whoever calls one goes through an autograd function, whose `forward` sees 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -14,18 +15,33 @@ import torch
 from torch import Tensor
 
 
-@lru_cache(maxsize=1)
 def has_kernels() -> bool:
-    """Whether Triton can compile and run kernels here: tried once."""
+    """Whether Triton can compile and run kernels here."""
+    return find_obstacle() is None
+
+
+@lru_cache(maxsize=1)
+def find_obstacle() -> str | None:
+    """Return why kernels cannot be used, or None if they can: tried once.
+
+    It is tried in a thread of its own: inside `torch.func.grad` a new tensor is wrapped, and a kernel cannot read it.
+    """
+    with ThreadPoolExecutor(1) as alone:
+        return alone.submit(_try_kernel).result()
+
+
+def _try_kernel() -> str | None:
+    """Return why a kernel cannot be used, or None if it gives what it should."""
     try:
         from fedctta.core.norm_kernels import moments
         from fedctta.core.rows_of_channels import find_rows
 
         x = torch.ones(1, 2, 16, device="cuda")
         rows = find_rows((1,), (x,))
-        return rows is not None and bool((moments(x, rows)[0] == 1).all())
-    except Exception:  # no Triton, no compiler, or a GPU that it does not know
-        return False
+        right = rows is not None and bool((moments(x, rows)[0] == 1).all())
+    except Exception as error:  # no Triton, no compiler, or a GPU that it does not know
+        return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return None if right else "a first one computes something else"
 
 
 def can_fuse(x: Tensor) -> bool:

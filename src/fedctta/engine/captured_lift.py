@@ -84,7 +84,7 @@ class CapturedLift:
             return None
         expected, form = tree_flatten(lifted(*tree_unflatten(leaves, taken)))
         size = sum(tensor.nbytes for tensor in (*leaves, *expected))
-        if size > self._room:  # such tensors keep a GPU busy without graphs
+        if size > self._room or _computes_nothing(leaves, expected):  # large tensors keep a GPU busy without graphs
             return None
         reads = [leaf.clone() for leaf in leaves]
         try:
@@ -133,6 +133,12 @@ def _identify(function: Callable[..., Any]) -> Hashable | None:
     if not ismethod(method):
         return None
     return method.__func__, id(method.__self__), *map(id, bound)
+
+
+def _computes_nothing(leaves: list[Tensor], results: list[Tensor]) -> bool:
+    """Whether there are no results but what was given, so that a graph would be empty."""
+    given = {leaf.untyped_storage().data_ptr() for leaf in leaves}
+    return all(result.untyped_storage().data_ptr() in given for result in results)
 
 
 def _near(one: Tensor, other: Tensor) -> bool:

@@ -13,6 +13,7 @@ import torch
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.core.clients import Client, Lifter, by_loop, choose_lift
+from fedctta.core.gpu_kernels import find_obstacle
 from fedctta.core.network import Network
 from fedctta.data.corrupted import SETS
 from fedctta.data.domains import Domains
@@ -214,6 +215,8 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
     yield from notes_on_training(experiment, parts.source)
     if experiment.lift == "auto" and parts.lift == "loop":
         yield "clients are run one after another, which is slower: torch's vmap cannot run this model"
+    if parts.device.type == "cuda" and (obstacle := find_obstacle()):
+        yield f"plain torch is used in place of kernels, which is slower: Triton cannot run them ({obstacle})"
 
 
 def describe(experiment: Experiment, parts: Parts, federation: Federation, replayed: int = 0) -> dict[str, Any]:
