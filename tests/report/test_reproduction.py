@@ -134,6 +134,13 @@ def test_a_text_may_tell_the_heterogeneity_that_was_run(fake):
     assert "TH = - and SH = -." in page([nothing])
 
 
+def test_heterogeneities_that_read_alike_are_told_once(fake):
+    table = one(fake, Entry((60.0, 61.0)), text="TH = {th}.", settings={"th": 0.02})
+    (run,) = table.runs["FedAvg", "NIID"]
+    other = replace(run, settings={**run.settings, "th": 0.020000001})
+    assert "TH = 0.02." in page([replace(table, runs={("FedAvg", "NIID"): (run, other)})])
+
+
 def test_what_is_missing_is_the_first_line(fake):
     table = one(fake, Entry((60.0,), 61.0))
     lines = page([table], quick="1 slot", missing=("CIFAR-100-C (no runs)", "2 of 9 cells")).splitlines()

@@ -145,7 +145,7 @@ class Comparison:
             row, _, column = (" ".join(part.split()) for part in found[1].partition("|"))  # lines may break within
             if row in ("sh", "th") and not column:
                 values = sorted({float(run.settings[row]) for runs in self.runs.values() for run in runs})
-                return " or ".join(f"{value:.3g}" for value in values) or "-"
+                return " or ".join(dict.fromkeys(f"{value:.3g}" for value in values)) or "-"
             entry = entries.get((row, column or self.columns[-1]))
             return found[0] if entry is None else number(entry.mean)
 
