@@ -40,6 +40,7 @@ OWN = ("classes", "shares")
 """Sums that never leave the device."""
 
 SINGLE = ("images", "scored", "measured", "trained")
+LEAST = 1e-4  # of the source's variance: noise and rounding may carry a variance below zero
 SMALLEST = 1e-5  # added to the source's variance: a channel that was always zero has no scale
 
 
@@ -133,6 +134,11 @@ class Scale:
     def deviation(self) -> Tensor:
         """S of every channel."""
         return self.square.sqrt()
+
+    @cached_property
+    def least(self) -> Tensor:
+        """The least variance of every channel."""
+        return LEAST * self.var
 
     @cached_property
     def layout(self) -> Layout:
