@@ -78,5 +78,34 @@ def test_a_book_is_kept_alike(domains, images, monkeypatch):
     assert found[0]["belief"].sum(-1).tolist() == pytest.approx([1.0] * CLIENTS, abs=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("domains", [1, 5, 40])
+def test_domains_of_which_too_little_is_known_are_found(domains, monkeypatch):
+    adapter, generator = Recall(domains=domains, half_life=50.0), torch.Generator().manual_seed(3)
+    clients = 60
+    rows = 120 * torch.rand(2, clients, domains, LAYOUT.width, generator=generator)
+    rows *= torch.rand(2, clients, 1, LAYOUT.width, generator=generator) > 0.3  # some were never scored or measured
+    chance = torch.rand(3, clients, domains + 1, generator=generator)
+    private = {
+        "part": rows[0],
+        "book": rows[1],
+        "changed": (100 * chance[0, :, :-1]).long(),
+        "held": (chance[1, :, :-1] > 0.5).float(),
+        "belief": chance[2],
+        "weights": chance[0],
+        "received": (100 * chance[1, :, 0]).long(),
+        "time": (60 + 60 * chance[1, :, 0]).long(),
+        "batches": torch.arange(clients),
+    }
+    private = {name: tensor.to(DEVICE) for name, tensor in private.items()}
+    found = []
+    for fused in (True, False):
+        monkeypatch.setattr(recall, "can_fuse_book", lambda *_, fused=fused: fused)
+        with torch.no_grad():
+            found.append(torch.stack(torch.func.vmap(adapter._lacks)(private)))
+    assert torch.equal(*found)
+    assert all(0 < part.sum() < clients for part in found[0])
+
+
 def test_on_a_cpu_there_are_no_kernels():
     assert not can_fuse_book(torch.zeros(32, 100))

@@ -31,7 +31,7 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.common.inner import METHODS, WHOLE, Inner, Learner
 from fedctta.adapters.common.needs import Need
 from fedctta.books.blending import Blend, normalise_with
-from fedctta.books.fused_notebook import blend_fused, can_fuse_book
+from fedctta.books.fused_notebook import Wants, blend_fused, can_fuse_book, lack_fused
 from fedctta.books.learnt import average, note_step, read_learnt
 from fedctta.books.notebook import HEED, Notebook, Page
 from fedctta.books.recognition import Recogniser
@@ -149,7 +149,7 @@ class Recall(Adapter):
         output = network(self._own(network, layout, private), x, rule)
         measured = images * self._measures(private)
         sums = {"images": looks.new_full((1,), images), "look": looks.sum(0), "square": looks.square().sum(0)}
-        if may_hold(measured > 0):
+        if not is_lone(measured) or bool(measured > 0):
             sums |= {"measured": measured, "moments": measured * encode_statistics(scale, output.statistics)}
         if self.learner:
             sums["trained"] = sums["images"]
@@ -197,6 +197,10 @@ class Recall(Adapter):
     def _lacks(self, private: Tensors) -> tuple[Tensor, Tensor]:
         """Return whether too few images of the batch's domain have been scored, and whether too few were measured."""
         layout = Layout(0)
+        if can_fuse_book(private["part"]):
+            places = (layout.parts[name].start for name in ("images", "scored", "measured"))
+            numbers = (self.review_rate, self.soon, self.survey, self.enough)
+            return lack_fused(private, Wants(-1 / self.half_life, NEARLY * self.largest, *numbers, GAP, *places))
         here = private["belief"][:-1].argmax(0, keepdim=True)
         page = self.notebook.page(layout, private, here)
         images, scored, measured = (layout.of(page.short, name).squeeze(0) for name in ("images", "scored", "measured"))

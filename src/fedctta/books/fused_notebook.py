@@ -3,6 +3,7 @@
     recognise_fused     `Notebook.recognise`: the belief after a batch, a new domain if none fits, and the page
     blend_fused         what a batch is normalised with, read from the rows at once
     add_fused           `Notebook.add`: a batch's row, added to the domains that it is of
+    lack_fused          whether too little is known of a batch's domain
 
 There are no gradients. The kernels compute what plain torch does up to rounding, and serve a book of up to `MOST`
 domains and batches of up to `LARGEST` images; plain torch is used elsewhere.
@@ -73,6 +74,32 @@ def add_fused(private: Tensors, row: Tensor, kept: Tensor, heed: float) -> Tenso
     tensors = (private["part"], row, private["belief"], kept, private["changed"], private["time"])
     part, changed = _Add.apply(*tensors, heed)  # type: ignore[no-untyped-call]
     return {"part": part, "changed": changed}
+
+
+class Wants(NamedTuple):
+    """When too little is known of a domain of n images, s of them scored and m measured.
+
+    It is compared in every batch `gap`, or while s = 0, if s < review_rate log2(1 + n / 32); and measured, if its
+    weight is at most `nearly`, while m < max(min(survey n, enough), min(n, soon)). `rate` is that of fading.
+    """
+
+    rate: float
+    nearly: float
+    review_rate: float
+    soon: float
+    survey: float
+    enough: float
+    gap: int
+    images: int  # the columns
+    scored: int
+    measured: int
+
+
+def lack_fused(private: Tensors, wants: Wants) -> tuple[Tensor, Tensor]:
+    """Return whether the likeliest domain is to be compared, and whether it is to be measured."""
+    names = ("part", "book", "changed", "held", "belief", "weights", "received", "time", "batches")
+    compare, measure = _Lack.apply(*(private[name] for name in names), [*wants])  # type: ignore[no-untyped-call]
+    return compare, measure
 
 
 def _flatten(leads: int, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -169,3 +196,30 @@ class _Add(torch.autograd.Function):
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         *tensors, heed = arguments
         return _Add.apply(*bring_to_front(info, in_dims, tensors), heed), (0, 0)  # type: ignore[no-untyped-call]
+
+
+class _Lack(torch.autograd.Function):
+    """Vmapped, there are axes in front."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        from fedctta.books import notebook_kernels
+
+        part, book, *small, values = arguments
+        leads, wants = part.dim() - 2, Wants(*values)
+        rows = _as_rows(leads, part), _as_rows(leads, book)
+        found = torch.empty(2, len(rows[0]), dtype=torch.bool, device=part.device)
+        notebook_kernels.lack(rows, _flatten(leads, small), found, wants[:6], wants.gap, wants[7:])
+        compare, measure = found.view(2, *part.shape[:leads]).unbind()
+        return compare, measure
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        *tensors, values = arguments
+        return _Lack.apply(*bring_to_front(info, in_dims, tensors), values), (0, 0)  # type: ignore[no-untyped-call]

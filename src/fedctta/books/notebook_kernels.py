@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 DOMAINS, COLUMNS = 32, 128  # of a tile of rows
+CLIENTS = 4  # of a program that looks at one row each
 WARPS = 4
 
 
@@ -184,6 +185,36 @@ def _add(
         tl.store(new_changed + n * domains + k, tl.where(there, tl.load(time + n), since), mask=known)
 
 
+@triton.jit(do_not_specialize=["clients", "domains", "p1", "p2", "b1", "b2"])
+def _lack(
+    part, book, changed, held, belief, weights, received, time, batches, compare, measure,
+    rate, nearly, review_rate, soon, survey, enough, clients, domains, p1, p2, b1, b2,
+    GAP: tl.constexpr, IMAGES: tl.constexpr, SCORED: tl.constexpr, MEASURED: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    k = tl.arange(0, K)
+    there = n < clients
+    known = there[:, None] & (k < domains)[None, :]
+    b = tl.load(belief + n[:, None] * (domains + 1) + k[None, :], mask=known, other=-1.0)
+    here = tl.argmax(b, axis=1)
+    now = tl.load(time + n, mask=there, other=0)
+    kept = _fade(now - tl.load(changed + n * domains + here, mask=there, other=0), rate)
+    left = _fade(now - tl.load(received + n, mask=there, other=0), rate)
+    left = left * tl.load(held + n * domains + here, mask=there, other=0.0)
+    part += n.to(tl.int64) * p1
+    book += n.to(tl.int64) * b1
+    images = _sum_up(part, book, kept, left, here, IMAGES, there, p2, b2)
+    scored = _sum_up(part, book, kept, left, here, SCORED, there, p2, b2)
+    measured = _sum_up(part, book, kept, left, here, MEASURED, there, p2, b2)
+    turn = (tl.load(batches + n, mask=there, other=0) % GAP == 0) | (scored == 0)
+    few = turn & (scored < review_rate * tl.log2(1 + images / 32))
+    tl.store(compare + n, few, mask=there)
+    rare = tl.load(weights + n * (domains + 1) + here, mask=there, other=0.0) <= nearly
+    wanted = tl.maximum(tl.minimum(survey * images, enough), tl.minimum(images, soon))
+    tl.store(measure + n, rare & (measured < wanted), mask=there)
+
+
 def recognise(
     looks: Tensor, rows: tuple[Tensor, Tensor], small: list[Tensor], new: list[Tensor], numbers: tuple[float, ...],
     constants: dict[str, float], short: int,
@@ -225,3 +256,17 @@ def add(part: Tensor, row: Tensor, small: list[Tensor], heed: float) -> tuple[Te
         DOMAINS=DOMAINS, COLUMNS=COLUMNS, num_warps=WARPS,
     )  # fmt: skip
     return new_part, new_changed
+
+
+def lack(
+    rows: tuple[Tensor, Tensor], small: list[Tensor], found: Tensor, numbers: tuple[float, ...], gap: int,
+    columns: tuple[int, ...],
+) -> None:  # fmt: skip
+    """Write whether a batch is to be compared, and whether it is to be measured, to found[2, N]."""
+    part, book = rows
+    clients, domains = part.shape[:2]
+    of = dict(zip(("IMAGES", "SCORED", "MEASURED"), columns, strict=True))
+    _lack[(triton.cdiv(clients, CLIENTS),)](
+        *(part, book, *small, *found.unbind(), *numbers, clients, domains, *part.stride()[:2], *book.stride()[:2]),
+        GAP=gap, **of, N=CLIENTS, K=max(2, triton.next_power_of_2(domains)), num_warps=1,
+    )  # fmt: skip
