@@ -105,7 +105,7 @@ def look(x: Tensor, flat: float) -> Tensor:
     return sums
 
 
-def tell(sums: Tensor, norms: Tensor, rows: Tensor, shape: tuple[int, int, int], grey: float, seldom: float) -> Tensor:
+def tell(sums: Tensor, norms: Tensor, rows: Tensor, shape: tuple[int, ...], grey: float, seldom: float) -> Tensor:
     """Return f [L, M, B, 12] of sums over tiles of images of this shape[C, H, W], see `appearance`.
 
     `norms` and `rows` are those of `appearance: _rows`.
