@@ -37,7 +37,7 @@ def test_without_kernels_it_is_the_formula_inside_vmap():
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def blend(shape, given, device):
+def blend(shape, given, device, top=None):
     """Normalise images of two clients with three shares each, of one layer of several that lie side by side."""
     generator = torch.Generator().manual_seed(0)
     channels = shape[2]
@@ -50,7 +50,7 @@ def blend(shape, given, device):
 
     def of_client(x, shift, rest):
         def with_share(share):
-            return normalise_blended(x, origin, (share * shift, rest, least), share, weight, bias, 1e-3)
+            return normalise_blended(x, origin, (share * shift, rest, least), share, weight, bias, 1e-3, top)
 
         return torch.func.vmap(with_share)(shares)
 
@@ -80,3 +80,15 @@ def test_a_batch_is_normalised_with_a_blend_of_statistics(shape, given, kernels,
         new = new if bias is None else new + bias[:, None, None]
         torch.testing.assert_close(y[:, k].double(), new, atol=1e-3, rtol=1e-3)
     assert y.stride(3) == 1 or not kernels  # channels stay last
+
+
+@pytest.mark.parametrize("top", [0.5, float("inf")])
+@pytest.mark.parametrize("shape", [(2, 3, 12, 4, 4), (2, 4, 8, 33, 33)])
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_what_is_normalised_may_be_rectified(shape, top, kernels, monkeypatch):
+    monkeypatch.setattr(fused_norms, "can_fuse", lambda x: kernels)
+    device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
+    plain, found = (blend(shape, True, device, bound)[1] for bound in (None, top))
+    assert plain[0].min() < 0 < 0.5 < plain[0].max()
+    torch.testing.assert_close(found[0], plain[0].clamp(0, top), atol=0, rtol=0)
+    torch.testing.assert_close(found[1:], plain[1:], atol=0, rtol=0)

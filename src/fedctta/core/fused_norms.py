@@ -68,31 +68,35 @@ def normalise_blended(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
+    top: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x[B, C, ...] normalised with what `blend_plain` makes of its moments, and these; there is no gradient.
 
-    `terms` are shift, rest and least.
+    `terms` are shift, rest and least. With a `top`, the first is min(max(0, .), top) of that.
     """
     over = tuple(d for d in range(x.dim()) if d != 1)
-    y, mean, var = _NormaliseBlended.apply(x, origin, *terms, share, weight, bias, eps, over)  # type: ignore[no-untyped-call]
+    y, mean, var = _NormaliseBlended.apply(  # type: ignore[no-untyped-call]
+        x, origin, *terms, share, weight, bias, eps, top, over
+    )
     return y, mean, var
 
 
 class _NormaliseBlended(torch.autograd.Function):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        x, origin, shift, rest, least, share, weight, bias, eps, over = arguments
+        x, origin, shift, rest, least, share, weight, bias, eps, top, over = arguments
         y = torch.empty_like(x)
         small = (origin, shift, rest, least, origin if weight is None else weight, origin if bias is None else bias)
         rows = find_rows(over, (x, y), small)
         if rows is None or not can_fuse(x):
             var, mean = torch.var_mean(x, over, correction=0)
             new = blend_plain(mean, var, origin, shift, rest, least, share.unsqueeze(-1))
-            return _normalise_plain(x, *new, weight, bias, eps, over), mean, var
+            y = _normalise_plain(x, *new, weight, bias, eps, over)
+            return y if top is None else y.clamp(0, top), mean, var
         from fedctta.core import norm_kernels
 
         given = weight is not None, bias is not None
-        both = norm_kernels.normalise_blended(x, small, share.reshape(-1).contiguous(), given, eps, y, rows)
+        both = norm_kernels.normalise_blended(x, small, share.reshape(-1).contiguous(), given, eps, top, y, rows)
         mean, var = (each.view(shift.shape) for each in both)
         return y, mean, var
 
@@ -104,9 +108,9 @@ class _NormaliseBlended(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
-        *tensors, eps, over = arguments
+        *tensors, eps, top, over = arguments
         every = bring_to_front(info, in_dims, tensors)
-        found = _NormaliseBlended.apply(*every, eps, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
+        found = _NormaliseBlended.apply(*every, eps, top, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
         return found, (0, 0, 0)
 
 

@@ -44,9 +44,10 @@ from fedctta.core.norm_layers import (
     scale_and_shift,
 )
 from fedctta.core.norms import Blended, NormRule, Statistics, blend, stored
-from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
+from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits, tensors_in
 from fedctta.core.packed_kernels import PackedKernels
 from fedctta.core.pooling import max_pool, read_pool
+from fedctta.core.rectifiers import Rectifiers
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -74,6 +75,7 @@ class _Pass:
     calls: dict[str, int] = field(default_factory=dict)
     features: Tensor | None = None
     folded: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # scales and shifts known beforehand
+    rectifiers: Rectifiers = field(default_factory=Rectifiers)
 
 
 class Network:
@@ -99,6 +101,7 @@ class Network:
     ) -> None:
         self.dense, self.bf16, self.output = dense, bf16, output
         self._pass, self._packed = _Pass(), PackedKernels()
+        self._tops: dict[tuple[torch.Size, ...], dict[str, float]] = {}  # of rectifiers, by the shapes of inputs
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         _put_channels_last(self._module)
         layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
@@ -157,7 +160,10 @@ class Network:
             used = self._use(name, layer, x)
             return batch_norm(x, used.mean, used.var, weight, bias, eps)
         origin: Tensor = layer.running_mean  # type: ignore[assignment]
-        y, *batch = normalise_blended(x, origin, rule.terms[name], rule.share, weight, bias, eps)
+        rectifiers = self._pass.rectifiers
+        top = None if overrides_forward(layer) else rectifiers.top(name)
+        y, *batch = normalise_blended(x, origin, rule.terms[name], rule.share, weight, bias, eps, top)
+        rectifiers.note(name, y)
         self._keep(name, Statistics(*batch))
         return y
 
@@ -225,11 +231,16 @@ class Network:
         pays = rule is stored and bool(self._alike) and self.device.type == "cuda"  # a CPU begins operations faster
         self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if pays else {})
         arguments, keywords = as_arguments(x)
+        shapes = tuple(tensor.shape for tensor in tensors_in(x))
+        fuses = isinstance(rule, Blended) and not torch.is_grad_enabled() and can_fuse(tensors_in(x)[0])
+        now.rectifiers = Rectifiers(self._tops.get(shapes))
         try:
-            with self._arithmetic():
+            with self._arithmetic(), now.rectifiers if fuses and now.rectifiers.tops != {} else nullcontext():
                 output = self._run({**self._replaced(), **own}, arguments, keywords)
         finally:
             self._pass = _Pass()
+        if fuses and shapes not in self._tops:
+            self._tops[shapes] = now.rectifiers.find()
         logits = self.output(output)
         if len(now.calls) < len(self.norms):  # a layer that was not called keeps what it has
             now.statistics = {n: now.statistics.get(n, own.get(n, t)) for n, t in self.statistics.items()}

@@ -89,6 +89,13 @@ def _fold(m, v, weight, bias, eps, c, there, WEIGHTS: tl.constexpr, SHIFTS: tl.c
     return a, b
 
 
+@triton.jit
+def _rectify(value, top):
+    """Return min(max(0, value), top); what is no number stays none."""
+    value = tl.where(value < 0, 0.0, value)
+    return tl.where(value > top, top, value)
+
+
 @triton.jit(do_not_specialize=["part", *COUNTS, *X])
 def _moments(
     x, mean, squares, part, count, channels, groups2, rows2, xg1, xg2, xr1, xr2,
@@ -128,8 +135,9 @@ def _merge(means, squares, mean, var, count, part, pieces, size, BLOCK: tl.const
 
 @triton.jit(do_not_specialize=[*COUNTS, *X, *Y, "ag1", "ag2", "bg1", "bg2"])
 def _scale(
-    x, scale, shift, y, count, channels, groups2, rows2, xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, ag1, ag2, bg1, bg2,
-    SHIFTS: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, scale, shift, y, top, count, channels, groups2, rows2,
+    xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, ag1, ag2, bg1, bg2,
+    SHIFTS: tl.constexpr, RECTIFIES: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     channels = channels * UNIT
     tiles = tl.cdiv(channels, CHANNELS)
@@ -144,6 +152,8 @@ def _scale(
     if SHIFTS:
         b = tl.load(shift + _at(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
         value += b[None, :]
+    if RECTIFIES:
+        value = _rectify(value, top)
     y += _at(group, groups2, yg1, yg2, UNIT)
     tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
 
@@ -200,9 +210,10 @@ def _sums(
 
 @triton.jit(do_not_specialize=[*COUNTS, *X, *Y, *SMALL])
 def _normalise_blended(
-    x, y, mean, var, origin, shift, rest, least, weight, bias, share, eps, count, channels, groups2, rows2,
+    x, y, mean, var, origin, shift, rest, least, weight, bias, share, eps, top, count, channels, groups2, rows2,
     xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, og1, og2, sg1, sg2, rg1, rg2, lg1, lg2, wg1, wg2, bg1, bg2,
-    WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr, RECTIFIES: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
     channels = channels * UNIT
     tiles = tl.cdiv(channels, CHANNELS)
@@ -228,6 +239,8 @@ def _normalise_blended(
         there = (row < count)[:, None] & known[None, :]
         value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
         value = value * a[None, :] + b[None, :]
+        if RECTIFIES:
+            value = _rectify(value, top)
         tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
 
 
@@ -290,8 +303,9 @@ def scale(x: Tensor, by: Tensor, shift: Tensor | None, y: Tensor, rows: Rows) ->
     """Write x by + shift to y; the rows are those of x, y, by, and shift (or of `by` again without one)."""
     (of_x, of_y, *small), counts, unit = _in_units(rows)
     _scale[_count_tiles(rows)](
-        *(x, by, by if shift is None else shift, y, *counts, *of_x, *of_y, *(s for steps in small for s in steps[:2])),
-        SHIFTS=shift is not None, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
+        *(x, by, by if shift is None else shift, y, 0.0, *counts, *of_x, *of_y),
+        *(s for steps in small for s in steps[:2]),
+        SHIFTS=shift is not None, RECTIFIES=False, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -322,9 +336,18 @@ def sums(x: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def normalise_blended(
-    x: Tensor, small: Sequence[Tensor], share: Tensor, given: tuple[bool, bool], eps: float, y: Tensor, rows: Rows
+    x: Tensor,
+    small: Sequence[Tensor],
+    share: Tensor,
+    given: tuple[bool, bool],
+    eps: float,
+    top: float | None,
+    y: Tensor,
+    rows: Rows,
 ) -> tuple[Tensor, Tensor]:
     """Write x, normalised with blended statistics, to y; return the mean and the biased variance [G, C] of x.
+
+    With a `top`, write min(max(0, .), top) of that.
 
     `small` are the origin, shift, rest and least of `fused_norms: blend_plain`, weight and bias, of which `given` says
     whether there are any; the rows are those of x, y and `small`. share[G] lies without gaps. A few rows are measured
@@ -337,8 +360,9 @@ def normalise_blended(
     mean, var = x.new_empty(2, rows.groups, rows.channels).unbind()
     if rows.length <= TOGETHER:
         _normalise_blended[(rows.groups * triton.cdiv(rows.channels, wide),)](
-            x, y, mean, var, *small, share, eps, *counts, *of_x, *of_y, *steps, ROWS=tall, CHANNELS=wide, **settings
-        )
+            *(x, y, mean, var, *small, share, eps, top or 0.0, *counts, *of_x, *of_y, *steps),
+            RECTIFIES=top is not None, ROWS=tall, CHANNELS=wide, **settings,
+        )  # fmt: skip
         return mean, var
     means, squares = x.new_empty(2, pieces, rows.groups, rows.channels).unbind()
     _moments[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
@@ -351,8 +375,8 @@ def normalise_blended(
     )  # fmt: skip
     inner = (rows.groups2 * rows.channels // unit, rows.channels // unit)
     _scale[_count_tiles(rows)](
-        *(x, *both, y, *counts, *of_x, *of_y, *inner, *inner),
-        SHIFTS=True, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
+        *(x, *both, y, top or 0.0, *counts, *of_x, *of_y, *inner, *inner),
+        SHIFTS=True, RECTIFIES=top is not None, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
     )  # fmt: skip
     return mean, var
 
