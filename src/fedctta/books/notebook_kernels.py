@@ -44,7 +44,8 @@ def _recognise(
     new_belief, new_usual, new_last, new_name, new_held, new_time, new_batches, shorts, part_left, book_left,
     hazard, tolerance, unknown, rate, domains, images, short, p1, p2, b1, b2,
     LATELY: tl.constexpr, FLOOR: tl.constexpr, LEAST: tl.constexpr, PULL: tl.constexpr, TINY: tl.constexpr,
-    LOOK: tl.constexpr, NUMBERS: tl.constexpr, ALONE: tl.constexpr, K: tl.constexpr, B: tl.constexpr, D: tl.constexpr, S: tl.constexpr,
+    LOOK: tl.constexpr, NUMBERS: tl.constexpr, ALONE: tl.constexpr,
+    K: tl.constexpr, B: tl.constexpr, D: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0)
     k, d, i = tl.arange(0, K), tl.arange(0, D), tl.arange(0, B)
@@ -225,7 +226,8 @@ def recognise(
     domains = part.shape[1]
     _recognise[(clients,)](
         *(looks, *rows, *small, *new, *numbers, domains, images, short, *part.stride()[:2], *book.stride()[:2]),
-        **constants, NUMBERS=count, ALONE=images == 1, K=max(2, triton.next_power_of_2(domains)), B=max(2, triton.next_power_of_2(images)),
+        **constants, NUMBERS=count, ALONE=images == 1,
+        K=max(2, triton.next_power_of_2(domains)), B=max(2, triton.next_power_of_2(images)),
         D=triton.next_power_of_2(count), S=triton.next_power_of_2(short), num_warps=WARPS,
     )  # fmt: skip
 
