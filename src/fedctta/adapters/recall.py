@@ -148,7 +148,7 @@ class Recall(Adapter):
         rule = normalise_with(scale, self._blend(layout, private, page, private["weights"], images))
         output = network(self._own(network, layout, private), x, rule)
         measured = images * self._measures(private)
-        sums = {"images": looks.new_full((1,), images), "look": looks.sum(0), "square": looks.square().sum(0)}
+        sums = {"images": constant((float(images),), looks), "look": looks.sum(0), "square": looks.square().sum(0)}
         if not is_lone(measured) or bool(measured > 0):
             sums |= {"measured": measured, "moments": measured * encode_statistics(scale, output.statistics)}
         if self.learner:

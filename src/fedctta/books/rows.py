@@ -148,7 +148,7 @@ class Scale:
     def encode(self, mean: Tensor, var: Tensor) -> Tensor:
         """Return z and e of statistics[D], side by side."""
         apart = mean - self.mean
-        return torch.cat([apart / self.deviation, (var + apart.square() - self.var) / self.square], -1)
+        return torch.cat([apart / self.deviation, (torch.addcmul(var, apart, apart) - self.var) / self.square], -1)
 
 
 _SCALES: WeakKeyDictionary[Network, tuple[tuple[Tensor, ...], Scale]] = WeakKeyDictionary()
@@ -182,6 +182,5 @@ def encode_statistics(scale: Scale, statistics: Tensors) -> Tensor:
         return scale.mean
     names = [name.removeprefix(".") for name in scale.names]
     prefix = [f"{name}." if name else "" for name in names]
-    mean = torch.cat([statistics[f"{p}running_mean"] for p in prefix])
-    var = torch.cat([statistics[f"{p}running_var"] for p in prefix])
-    return scale.encode(mean, var)
+    both = torch.cat([statistics[f"{p}{kind}"] for kind in ("running_mean", "running_var") for p in prefix])
+    return scale.encode(*both.chunk(2))
