@@ -66,7 +66,7 @@ def test_kernels_remember_and_predict_as_plain_torch_does(tiny_network, inner, m
     found = []
     for fused in (True, False):
         for place in (appearance, fused_norms, networks, fused_notebook):
-            monkeypatch.setattr(place, "can_fuse", lambda x, fused=fused: fused)
+            monkeypatch.setattr(place, "can_fuse", lambda *_, fused=fused: fused)
         clients, logits = stack(recall.init(network), 3), []
         for t, row in enumerate(kinds):
             x = torch.stack([draw(kind, seed=3 * t + k) for k, kind in enumerate(row)]).to(device)

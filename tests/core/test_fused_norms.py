@@ -64,7 +64,7 @@ def blend(shape, given, device, top=None):
 @pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
 def test_a_batch_is_normalised_with_a_blend_of_statistics(shape, given, kernels, monkeypatch):
     """By one kernel or, of many rows, by three. Without a GPU, set TRITON_INTERPRET=1."""
-    monkeypatch.setattr(fused_norms, "can_fuse", lambda x: kernels)
+    monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
     device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
     (x, origin, shift, rest, least, weight, bias, shares), (y, mean, var) = blend(shape, given, device)
     over = (1, *range(3, x.dim()))
@@ -86,9 +86,29 @@ def test_a_batch_is_normalised_with_a_blend_of_statistics(shape, given, kernels,
 @pytest.mark.parametrize("shape", [(2, 3, 12, 4, 4), (2, 4, 8, 33, 33)])
 @pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
 def test_what_is_normalised_may_be_rectified(shape, top, kernels, monkeypatch):
-    monkeypatch.setattr(fused_norms, "can_fuse", lambda x: kernels)
+    monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
     device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
     plain, found = (blend(shape, True, device, bound)[1] for bound in (None, top))
     assert plain[0].min() < 0 < 0.5 < plain[0].max()
     torch.testing.assert_close(found[0], plain[0].clamp(0, top), atol=0, rtol=0)
     torch.testing.assert_close(found[1:], plain[1:], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("side", [5, 65])
+def test_numbers_of_16_bits_are_computed_in_full(side, kernels, monkeypatch):
+    monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
+    device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
+    x = (torch.rand(2, 2, side, side, 4, generator=torch.Generator().manual_seed(0)) + 3).movedim(-1, 2).to(device)
+    terms = [torch.rand(4, device=device) for _ in range(3)]
+    share = torch.tensor(0.7, device=device)
+
+    def normalise(x):
+        return normalise_blended(x, terms[0], tuple(terms), share, None, None, 1e-3)
+
+    with torch.no_grad():
+        y, *found = torch.func.vmap(normalise)(x.bfloat16())
+        z, *expected = torch.func.vmap(normalise)(x.bfloat16().float())
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), z, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedctta.core.gpu_kernels import bring_to_front, can_fuse
-from fedctta.core.rows_of_channels import find_rows
+from fedctta.core.rows_of_channels import TYPES, find_rows
 
 
 def fused_moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
@@ -88,10 +88,10 @@ class _NormaliseBlended(torch.autograd.Function):
         y = torch.empty_like(x)
         small = (origin, shift, rest, least, origin if weight is None else weight, origin if bias is None else bias)
         rows = find_rows(over, (x, y), small)
-        if rows is None or not can_fuse(x):
-            var, mean = torch.var_mean(x, over, correction=0)
+        if rows is None or not can_fuse(x, TYPES):
+            var, mean = torch.var_mean(x.to(origin.dtype), over, correction=0)
             new = blend_plain(mean, var, origin, shift, rest, least, share.unsqueeze(-1))
-            y = _normalise_plain(x, *new, weight, bias, eps, over)
+            y = _normalise_plain(x, *new, weight, bias, eps, over).to(x.dtype)
             return y if top is None else y.clamp(0, top), mean, var
         from fedctta.core import norm_kernels
 

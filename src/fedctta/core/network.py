@@ -48,6 +48,7 @@ from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits, 
 from fedctta.core.packed_kernels import PackedKernels
 from fedctta.core.pooling import max_pool, read_pool
 from fedctta.core.rectifiers import Rectifiers
+from fedctta.core.rows_of_channels import TYPES
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -156,7 +157,7 @@ class Network:
     ) -> Tensor:
         """Normalise by the rule; a blend with the batch's statistics in one pass, where there is a kernel."""
         rule = self._pass.rule
-        if not isinstance(rule, Blended) or not can_fuse(x) or torch.is_grad_enabled():
+        if not isinstance(rule, Blended) or not can_fuse(x, TYPES) or torch.is_grad_enabled():
             used = self._use(name, layer, x)
             return batch_norm(x, used.mean, used.var, weight, bias, eps)
         origin: Tensor = layer.running_mean  # type: ignore[assignment]

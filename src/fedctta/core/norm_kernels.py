@@ -56,6 +56,7 @@ def _measure(
         row = first + lanes
         there = (row < end)[:, None] & (c < channels)[None, :]
         value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        value = value.to(tl.float32)
         seen += 1.0
         away = tl.where(there, value - m, 0.0)
         m += away * (1.0 / seen)
@@ -148,7 +149,7 @@ def _scale(
     x += _at(group, groups2, xg1, xg2, UNIT)
     value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
     a = tl.load(scale + _at(group, groups2, ag1, ag2, UNIT) + c, mask=c < channels, other=0.0)
-    value = value * a[None, :]
+    value = value.to(tl.float32) * a[None, :]
     if SHIFTS:
         b = tl.load(shift + _at(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
         value += b[None, :]
@@ -238,7 +239,7 @@ def _normalise_blended(
         row = first + tl.arange(0, ROWS)
         there = (row < count)[:, None] & known[None, :]
         value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
-        value = value * a[None, :] + b[None, :]
+        value = value.to(tl.float32) * a[None, :] + b[None, :]
         if RECTIFIES:
             value = _rectify(value, top)
         tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
@@ -350,25 +351,25 @@ def normalise_blended(
     With a `top`, write min(max(0, .), top) of that.
 
     `small` are the origin, shift, rest and least of `fused_norms: blend_plain`, weight and bias, of which `given` says
-    whether there are any; the rows are those of x, y and `small`. share[G] lies without gaps. A few rows are measured
-    and normalised by one kernel; many by three, so that they fill a GPU.
+    whether there are any; the rows are those of x, y and `small`. x and y may be bfloat16. share[G] lies without gaps.
+    A few rows are measured and normalised by one kernel; many by three, so that they fill a GPU.
     """
     (of_x, of_y, *of_small), counts, unit = _in_units(rows)
     steps = [step for each in of_small for step in each[:2]]
     settings = {"WEIGHTS": given[0], "SHIFTS": given[1], "UNIT": unit, "num_warps": WARPS}
     (tall, wide), part, pieces = _divide(rows)
-    mean, var = x.new_empty(2, rows.groups, rows.channels).unbind()
+    mean, var = share.new_empty(2, rows.groups, rows.channels).unbind()
     if rows.length <= TOGETHER:
         _normalise_blended[(rows.groups * triton.cdiv(rows.channels, wide),)](
             *(x, y, mean, var, *small, share, eps, top or 0.0, *counts, *of_x, *of_y, *steps),
             RECTIFIES=top is not None, ROWS=tall, CHANNELS=wide, **settings,
         )  # fmt: skip
         return mean, var
-    means, squares = x.new_empty(2, pieces, rows.groups, rows.channels).unbind()
+    means, squares = share.new_empty(2, pieces, rows.groups, rows.channels).unbind()
     _moments[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
         x, means, squares, part, *counts, *of_x, UNIT=unit, ROWS=tall, CHANNELS=wide, num_warps=WARPS
     )
-    both = x.new_empty(2, rows.groups, rows.channels).unbind()
+    both = share.new_empty(2, rows.groups, rows.channels).unbind()
     _settle[(rows.groups, triton.cdiv(rows.channels, 128))](
         *(means, squares, mean, var, *both, *small, share, eps, part, pieces, *counts[:3], *steps),
         CHANNELS=128, **settings,
