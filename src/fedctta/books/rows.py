@@ -148,7 +148,7 @@ class Scale:
     def encode(self, mean: Tensor, var: Tensor) -> Tensor:
         """Return z and e of statistics[D], side by side."""
         apart = mean - self.mean
-        return torch.cat([apart / self.deviation, (torch.addcmul(var, apart, apart) - self.var) / self.square], -1)
+        return torch.cat([apart / self.deviation, (var + apart.square() - self.var) / self.square], -1)
 
 
 _SCALES: WeakKeyDictionary[Network, tuple[tuple[Tensor, ...], Scale]] = WeakKeyDictionary()
