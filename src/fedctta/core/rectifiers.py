@@ -2,8 +2,8 @@
 
 The first pass over inputs of a shape watches what becomes of every layer's output. Where only max(0, x) or
 min(max(0, x), top) is computed of it, later passes give the layer's output so, and the call that follows returns it as
-it is; if it is not recognised, nothing changes, as both functions give the same when they are applied twice. Passes over
-inputs of one shape must do the same operations, as they do in a model that vmap runs.
+it is; if it is not recognised, nothing changes, as both functions give the same when they are applied twice. Passes
+over inputs of one shape must do the same operations, as they do in a model that vmap runs.
 """
 
 from __future__ import annotations
