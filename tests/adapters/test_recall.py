@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from fedctta.adapters.recall import Recall
+from fedctta.books import fused_notebook
 from fedctta.books.rows import Layout, read_scale
 from fedctta.books.weights import count_classes
+from fedctta.core import appearance, fused_norms
+from fedctta.core import network as networks
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network
 from fedctta.errors import UserError
@@ -51,6 +54,32 @@ def test_domains_are_told_apart_and_found_again(tiny_network):
     belief = client.private["belief"]
     assert belief.argmax() == images.argmax()
     assert belief.sum() == pytest.approx(1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("inner", ["none", "tent"])
+def test_kernels_remember_and_predict_as_plain_torch_does(tiny_network, inner, monkeypatch):
+    """Three clients in two domains. Without a GPU, Triton's interpreter plays the kernels: TRITON_INTERPRET=1."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network, recall = Network(tiny_network.module, device), Recall(domains=4, inner=inner)
+    kinds = [["noise", "stripes", "noise"], ["noise", "noise", "stripes"], ["stripes", "noise", "noise"]]
+    found = []
+    for fused in (True, False):
+        for place in (appearance, fused_norms, networks, fused_notebook):
+            monkeypatch.setattr(place, "can_fuse", lambda *_, fused=fused: fused)
+        clients, logits = stack(recall.init(network), 3), []
+        for t, row in enumerate(kinds):
+            x = torch.stack([draw(kind, seed=3 * t + k) for k, kind in enumerate(row)]).to(device)
+            with torch.no_grad():
+                clients, predicted = torch.func.vmap(partial(recall.adapt_and_predict, network))(clients, x)
+                if t:
+                    clients = torch.func.vmap(partial(recall.review, network))(clients, x)
+            logits.append(predicted)
+        found.append((clients.private, logits))
+    for name, tensor in found[1][0].items():
+        off = 5e-3 if tensor.is_floating_point() else 0
+        torch.testing.assert_close(found[0][0][name], tensor, atol=off, rtol=off, msg=name)
+    torch.testing.assert_close(found[0][1], found[1][1], atol=2e-3, rtol=2e-3)
 
 
 def test_the_first_batch_of_a_domain_is_predicted_by_source_and_batch(tiny_network):

@@ -15,9 +15,9 @@ LAYOUT = Layout(0)
 def see(notebook, private, level, seed=0):
     """Add a batch of ten that looks like this."""
     looks = level + 0.1 * torch.randn(10, NUMBERS, generator=torch.Generator().manual_seed(seed))
-    private, _ = notebook.recognise(LAYOUT, private, looks)
+    private, page = notebook.recognise(LAYOUT, private, looks)
     row = LAYOUT.row(looks, images=looks.new_full((1,), 10), look=looks.sum(0), square=looks.square().sum(0))
-    return notebook.add(private, row)
+    return notebook.add(private, row, page.part)
 
 
 def open_book(notebook):

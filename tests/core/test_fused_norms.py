@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.core.fused_norms import (
-    blend_fused,
-    normalise_fused,
-    scale_and_shift,
-)
+from fedctta.core import fused_norms
+from fedctta.core.fused_norms import normalise_blended, normalise_fused, scale_and_shift
 from fedctta.core.gpu_kernels import can_fuse
 
 OVER = (1, 3, 4)  # of [N, B, C, H, W]
@@ -40,27 +37,78 @@ def test_without_kernels_it_is_the_formula_inside_vmap():
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def blended(device):
-    """Blend three clients' statistics, of one layer of several that lie side by side, with three weights each."""
+def blend(shape, given, device, top=None):
+    """Normalise images of two clients with three shares each, of one layer of several that lie side by side."""
     generator = torch.Generator().manual_seed(0)
-    mean, var, wide = (torch.rand(3, size, generator=generator).to(device) for size in (20, 20, 100))
-    origin, least = torch.rand(2, 20, generator=generator).to(device).unbind()
+    channels = shape[2]
+    x = (3 * torch.rand(*shape[:2], *shape[3:], channels, generator=generator) + 1).movedim(-1, 2).to(device)
+    wide = torch.rand(shape[0], 4 * channels, generator=generator).to(device)
+    origin, least, weight, bias = torch.rand(4, channels, generator=generator).to(device).unbind()
+    weight, bias = weight if given else None, bias if given else None
+    shift, rest = wide[:, channels : 2 * channels], 5 * wide[:, 2 * channels : 3 * channels]
+    shares = torch.tensor([0.0, 0.5, 1.0], device=device)
 
-    def of_client(mean, var, wide):
-        return torch.func.vmap(
-            lambda share: blend_fused(mean, var, origin, share * wide[20:40], wide[60:80], least, share)
-        )(torch.tensor([0.0, 0.5, 1.0], device=device))
+    def of_client(x, shift, rest):
+        def with_share(share):
+            return normalise_blended(x, origin, (share * shift, rest, least), share, weight, bias, 1e-3, top)
+
+        return torch.func.vmap(with_share)(shares)
 
     with torch.no_grad():
-        return (mean, var, origin, wide, least), torch.func.vmap(of_client)(mean, var, wide)
+        found = torch.func.vmap(of_client)(x, shift, rest)
+    return (x, origin, shift, rest, least, weight, bias, shares), found
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_statistics_are_blended_as_the_formula_says(device):
-    (mean, var, origin, wide, least), found = blended(device)
-    for k, share in enumerate((0.0, 0.5, 1.0)):
-        apart = mean - origin
-        first = share * wide[:, 20:40] + share * apart
-        second = torch.maximum(wide[:, 60:80] + share * (var + apart.square()) - first.square(), least)
-        torch.testing.assert_close(found[0][:, k], origin + first)
-        torch.testing.assert_close(found[1][:, k], second)
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3, 12, 4, 4), (2, 3, 70, 9, 9), (2, 4, 8, 33, 33), (1, 1, 3, 1, 70)])
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_a_batch_is_normalised_with_a_blend_of_statistics(shape, given, kernels, monkeypatch):
+    """By one kernel or, of many rows, by three. Without a GPU, set TRITON_INTERPRET=1."""
+    monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
+    device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
+    (x, origin, shift, rest, least, weight, bias, shares), (y, mean, var) = blend(shape, given, device)
+    over = (1, *range(3, x.dim()))
+    expected = torch.var_mean(x.double(), over, correction=0)
+    for k, share in enumerate(shares.tolist()):
+        torch.testing.assert_close(mean[:, k].double(), expected[1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(var[:, k].double(), expected[0], atol=1e-5, rtol=1e-5)
+        apart = expected[1] - origin
+        first = share * shift + share * apart
+        second = torch.maximum(rest + share * (expected[0] + apart.square()) - first.square(), least)
+        scale = (second + 1e-3).rsqrt() * (1 if weight is None else weight)
+        new = (x - fused_norms._widen(origin + first, over)) * fused_norms._widen(scale, over)
+        new = new if bias is None else new + bias[:, None, None]
+        torch.testing.assert_close(y[:, k].double(), new, atol=1e-3, rtol=1e-3)
+    assert y.stride(3) == 1 or not kernels  # channels stay last
+
+
+@pytest.mark.parametrize("top", [0.5, float("inf")])
+@pytest.mark.parametrize("shape", [(2, 3, 12, 4, 4), (2, 4, 8, 33, 33)])
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_what_is_normalised_may_be_rectified(shape, top, kernels, monkeypatch):
+    monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
+    device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
+    plain, found = (blend(shape, True, device, bound)[1] for bound in (None, top))
+    assert plain[0].min() < 0 < 0.5 < plain[0].max()
+    torch.testing.assert_close(found[0], plain[0].clamp(0, top), atol=0, rtol=0)
+    torch.testing.assert_close(found[1:], plain[1:], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("side", [5, 65])
+def test_numbers_of_16_bits_are_computed_in_full(side, kernels, monkeypatch):
+    monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
+    device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
+    x = (torch.rand(2, 2, side, side, 4, generator=torch.Generator().manual_seed(0)) + 3).movedim(-1, 2).to(device)
+    terms = [torch.rand(4, device=device) for _ in range(3)]
+    share = torch.tensor(0.7, device=device)
+
+    def normalise(x):
+        return normalise_blended(x, terms[0], tuple(terms), share, None, None, 1e-3)
+
+    with torch.no_grad():
+        y, *found = torch.func.vmap(normalise)(x.bfloat16())
+        z, *expected = torch.func.vmap(normalise)(x.bfloat16().float())
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), z, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

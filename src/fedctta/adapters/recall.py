@@ -31,6 +31,7 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.common.inner import METHODS, WHOLE, Inner, Learner
 from fedctta.adapters.common.needs import Need
 from fedctta.books.blending import Blend, normalise_with
+from fedctta.books.fused_notebook import Wants, blend_fused, can_fuse_book, lack_fused
 from fedctta.books.learnt import average, note_step, read_learnt
 from fedctta.books.notebook import HEED, Notebook, Page
 from fedctta.books.recognition import Recogniser
@@ -38,6 +39,7 @@ from fedctta.books.rows import WEIGHTS, Layout, encode_statistics, read_scale
 from fedctta.books.weights import LEAST, Chooser, compare_classes, count_classes, count_shares, find_usual
 from fedctta.core.appearance import appearance
 from fedctta.core.clients import Client
+from fedctta.core.lone import is_lone
 from fedctta.core.network import Network, Tensors
 from fedctta.core.tensors import constant, may_hold, mirror
 from fedctta.errors import UserError
@@ -139,17 +141,19 @@ class Recall(Adapter):
         layout, scale, images = self._layout(network), read_scale(network), len(x)
         looks = appearance(x)
         private, page = self.notebook.recognise(layout, client.private, looks)
-        begun = F.pad(private["name"] != client.private["name"], (0, 1))
-        private["weights"] = torch.where(begun, private["weights"][-1], private["weights"])
+        begun = private["name"] != client.private["name"]
+        private["weights"] = torch.where(F.pad(begun, (0, 1)), private["weights"][-1], private["weights"])
+        if self.learner:  # what was learnt in a domain that is replaced is read before a batch is added
+            private["part"] = torch.where(begun[:, None], 0, private["part"])
         rule = normalise_with(scale, self._blend(layout, private, page, private["weights"], images))
         output = network(self._own(network, layout, private), x, rule)
         measured = images * self._measures(private)
-        sums = {"images": looks.new_full((1,), images), "look": looks.sum(0), "square": looks.square().sum(0)}
-        if may_hold(measured > 0):
+        sums = {"images": constant((float(images),), looks), "look": looks.sum(0), "square": looks.square().sum(0)}
+        if not is_lone(measured) or bool(measured > 0):
             sums |= {"measured": measured, "moments": measured * encode_statistics(scale, output.statistics)}
         if self.learner:
             sums["trained"] = sums["images"]
-        after = self.notebook.add(private, layout.row(looks, **sums))
+        after = self.notebook.add(private, layout.row(looks, **sums), page.part)
         if self.learner:
             learnt, belief = read_learnt(layout, private), private["belief"][:-1]
             step, after = self.learner.step(network, belief @ learnt, after, x, rule)
@@ -193,6 +197,10 @@ class Recall(Adapter):
     def _lacks(self, private: Tensors) -> tuple[Tensor, Tensor]:
         """Return whether too few images of the batch's domain have been scored, and whether too few were measured."""
         layout = Layout(0)
+        if can_fuse_book(private["part"]):
+            places = (layout.parts[name].start for name in ("images", "scored", "measured"))
+            numbers = (self.review_rate, self.soon, self.survey, self.enough)
+            return lack_fused(private, Wants(-1 / self.half_life, NEARLY * self.largest, *numbers, GAP, *places))
         here = private["belief"][:-1].argmax(0, keepdim=True)
         page = self.notebook.page(layout, private, here)
         images, scored, measured = (layout.of(page.short, name).squeeze(0) for name in ("images", "scored", "measured"))
@@ -245,7 +253,7 @@ class Recall(Adapter):
                 "classes": compares * count_classes(plain[0]),
                 "shares": shares,
             }
-        private = self.notebook.unite(layout, self.notebook.add(private, layout.row(x, **sums)))
+        private = self.notebook.unite(layout, self.notebook.add(private, layout.row(x, **sums), page.part))
         return client._replace(private=self._choose(layout, private))
 
     def _layout(self, network: Network) -> Layout:
@@ -271,11 +279,14 @@ class Recall(Adapter):
 
     def _blend(self, layout: Layout, private: Tensors, page: Page, weights: Tensor, images: int | Tensor) -> Blend:
         """Return what to normalise a batch of `images` with, of which the book has no moments."""
-        count = layout.of(page.short, "measured") + images + self.prior
-        c = private["belief"][:-1] * weights[:-1] / count
-        moments = layout.parts["moments"]
+        measured, moments = layout.of(page.short, "measured"), layout.parts["moments"]
+        if can_fuse_book(private["part"]):
+            worth = images if isinstance(images, Tensor) else constant(float(images), measured)
+            left = page.part, page.book
+            return Blend(*blend_fused(private, weights, left, measured, worth, self.prior, moments))
+        c = private["belief"][:-1] * weights[:-1] / (measured + images + self.prior)
         known = (c * page.part) @ private["part"][:, moments]
-        if may_hold(page.book.any()):
+        if not is_lone(page.book) or bool(page.book.any()):
             known = known + (c * page.book) @ private["book"][:, moments]
         unknown = private["belief"][-1] * weights[-1] / (images + self.prior)
         return Blend(known, images * (c.sum() + unknown))

@@ -19,11 +19,7 @@ import torch
 from torch import Tensor
 
 from fedctta.books.rows import Scale
-from fedctta.core.fused_norms import blend_fused, blend_plain
-from fedctta.core.gpu_kernels import can_fuse
-from fedctta.core.norms import NormRule, Statistics, batch_statistics
-
-LEAST = 1e-4  # of the source's variance: noise and rounding may carry a variance below zero
+from fedctta.core.norms import Blended
 
 
 class Blend(NamedTuple):
@@ -33,20 +29,13 @@ class Blend(NamedTuple):
     batch: Tensor
 
 
-def normalise_with(scale: Scale, blend: Blend) -> NormRule:
-    """Return the rule that normalises with a blend and keeps the statistics of the batch."""
+def normalise_with(scale: Scale, blend: Blend) -> Blended:
+    """Return the rule that normalises with a blend and keeps the statistics of the batch.
+
+    It gives s z + B c d and s^2 e + B c (v + d^2 - source var), with d = m - source mean, in few operations.
+    """
     half, b = len(scale.mean), blend.batch
     shift = scale.deviation * blend.known[:half]
     rest = torch.addcmul(scale.var * (1 - b), scale.square, blend.known[half:])
-    least = LEAST * scale.var
-    layers = zip(*(torch.split(part, list(scale.widths), -1) for part in (shift, rest, least)), strict=True)
-    by_name = dict(zip(scale.names, layers, strict=True))
-
-    def rule(name: str, x: Tensor, source: Statistics) -> tuple[Statistics, Statistics]:
-        """Give s z + B c d and s^2 e + B c (v + d^2 - source var), with d = m - source mean, in few operations."""
-        shift, rest, least = by_name[name]
-        batch = batch_statistics(x)
-        blend = blend_fused if can_fuse(batch.mean) and not torch.is_grad_enabled() else blend_plain
-        return Statistics(*blend(*batch, source.mean, shift, rest, least, b)), batch
-
-    return rule
+    layers = zip(*(torch.split(part, list(scale.widths), -1) for part in (shift, rest, scale.least)), strict=True)
+    return Blended(dict(zip(scale.names, layers, strict=True)), b)

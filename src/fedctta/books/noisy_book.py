@@ -232,7 +232,7 @@ class NoisyBook:
         page = self.notebook.page(layout, book)
         known = Looks.read(layout, page.short)
         book["belief"] = self.recogniser.update(book["belief"], look, self.worth, known, usual)
-        book, _ = self.notebook.begin(book, page, known.images, book["belief"][-1] > 0.5)
+        book, page = self.notebook.begin(book, page, known.images, book["belief"][-1] > 0.5)
         worth = look.new_full((1,), self.worth)
         row = wide.row(
             look,
@@ -241,7 +241,7 @@ class NoisyBook:
             square=worth * (look.square() + usual),
             learnt=torch.cat([images[None], mine["moments"]]),
         )
-        book = self.notebook.unite(layout, self.notebook.add(book, row))
+        book = self.notebook.unite(layout, self.notebook.add(book, row, page.part))
         book["part"] = self._release_moments(wide, book["part"], which, chance[NUMBERS:])
         zero = torch.zeros_like(images)
         return {name: book[name] for name in HELD} | {

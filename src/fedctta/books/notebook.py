@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.books.recognition import Looks, Recogniser
+from fedctta.books.fused_notebook import Filter, add_fused, can_fuse_book, recognise_fused
+from fedctta.books.recognition import FLOOR, LEAST, PULL, TINY, Looks, Recogniser
 from fedctta.books.rows import Layout
 from fedctta.core.appearance import ALONE, NUMBERS
 from fedctta.core.lone import is_lone
@@ -84,6 +85,14 @@ class Notebook:
     def recognise(self, layout: Layout, private: Tensors, looks: Tensor) -> tuple[Tensors, Page]:
         """Return the private tensors with the belief after a batch, and a new domain if none fits; and the page."""
         images = len(looks)
+        hazard = self.recogniser.hazard * min(1, images / 10) ** 0.5
+        recogniser = replace(self.recogniser, hazard=hazard)
+        if can_fuse_book(private["part"], images):
+            look, rate = layout.parts["look"].start, -1 / self.half_life
+            numbers = (hazard, recogniser.tolerance, recogniser.against_unknown(images), rate, LATELY)
+            every = Filter(*numbers, FLOOR, LEAST, PULL, TINY, look, layout.short)
+            after, found = recognise_fused(private, looks, every)
+            return private | after, Page(*found)
         private = private | {"time": private["time"] + images, "batches": private["batches"] + 1}
         usual = private["usual"]
         now = looks.mean(0)
@@ -92,40 +101,40 @@ class Notebook:
         usual = torch.where(before < 0, usual, torch.lerp(usual, spread, 1 / (before + 1).clamp(1, LATELY)))
         page = self.page(layout, private)
         known = Looks.read(layout, page.short)
-        hazard = self.recogniser.hazard * min(1, images / 10) ** 0.5
-        belief = replace(self.recogniser, hazard=hazard).update(private["belief"], now, images, known, usual)
+        belief = recogniser.update(private["belief"], now, images, known, usual)
         private |= {"usual": usual, "last": now, "belief": belief}
         new = belief[-1] > 0.5
         return self.begin(private, page, known.images, new) if may_hold(new) else (private, page)
 
     def begin(self, private: Tensors, page: Page, images: Tensor, new: Tensor) -> tuple[Tensors, Page]:
-        """Return private tensors and page with a new domain, where `new` says so, in place of the least known."""
+        """Return private tensors and page with a new domain, where `new` says so, in place of the least known.
+
+        Nothing is left of that one's sums on the page. They stand in the rows until something is added.
+        """
         belief = private["belief"]
         here = (torch.arange(self.domains, device=belief.device) == images.argmin()) & new
-        known = torch.where(here, belief[-1], belief[:-1] * ~(here & (images > 0)))
-        belief = torch.cat([known, torch.where(new, 0, belief[-1])[None]])
+        belief = torch.cat([torch.where(here, belief[-1], belief[:-1]), torch.where(new, 0, belief[-1])[None]])
         begun = private | {
             "belief": belief / belief.sum(),
             "name": torch.where(here, name_of(private["key"], private["time"]), private["name"]),
             "held": torch.where(here, 0, private["held"]),
-            "part": torch.where(here[:, None], 0, private["part"]),
         }
-        return begun, page._replace(
-            short=torch.where(here[:, None], 0, page.short), book=torch.where(here, 0, page.book)
+        return begun, Page(
+            torch.where(here[:, None], 0, page.short), torch.where(here, 0, page.part), torch.where(here, 0, page.book)
         )
 
-    def add(self, private: Tensors, row: Tensor) -> Tensors:
-        """Return the private tensors with a row[S] added to the batch's domains."""
+    def add(self, private: Tensors, row: Tensor, kept: Tensor) -> Tensors:
+        """Return the private tensors with a row[S] added to the batch's domains, kept[K] of whose sums is left."""
+        if can_fuse_book(private["part"]):
+            return private | add_fused(private, row, kept, HEED)
         belief, changed, part = private["belief"][:-1], private["changed"], private["part"]
         there = belief > HEED
         if is_lone(belief):  # most rows stay as they are
             here = there.nonzero().squeeze(1)
-            kept = self.fade(private["time"] - changed[here])[:, None]
-            rows = torch.addcmul(part[here] * kept, belief[here, None], row)
+            rows = torch.addcmul(part[here] * kept[here, None], belief[here, None], row)
             part = part.index_copy(0, here, rows)
         else:
-            kept = torch.where(there, self.fade(private["time"] - changed), 1)[:, None]
-            part = torch.addcmul(part * kept, (belief * there)[:, None], row)
+            part = torch.addcmul(part * torch.where(there, kept, 1)[:, None], (belief * there)[:, None], row)
         return private | {"part": part, "changed": torch.where(there, private["time"], changed)}
 
     def move(self, private: Tensors, move: Tensor) -> Tensors:

@@ -48,9 +48,12 @@ class Recogniser:
         misfit = apart / error + (width / usual.clamp_min(LEAST)).log().sum(-1) + NUMBERS * error.log()
         there = F.pad(n > 0, (0, 1), value=True)
         prior = (1 - self.hazard) * belief + self.hazard * there / there.sum()
-        unknown = 0.5 * NUMBERS * log(self.strange * (SINGLE if images == 1 else 1))
-        evidence = torch.cat([-0.5 * misfit, misfit.new_full((1,), -unknown)])
+        evidence = torch.cat([-0.5 * misfit, misfit.new_full((1,), -self.against_unknown(images))])
         return torch.where(there, prior.clamp_min(TINY).log() + evidence, -torch.inf).softmax(0)
+
+    def against_unknown(self, images: float) -> float:
+        """Return the evidence against a domain not met."""
+        return 0.5 * NUMBERS * log(self.strange * (SINGLE if images == 1 else 1))
 
     def same(self, one: Looks, other: Looks, usual: Tensor) -> Tensor:
         """Return [K, L]: the log-odds that two domains with these looks are one; -inf where either is empty."""

@@ -40,6 +40,7 @@ OWN = ("classes", "shares")
 """Sums that never leave the device."""
 
 SINGLE = ("images", "scored", "measured", "trained")
+LEAST = 1e-4  # of the source's variance: noise and rounding may carry a variance below zero
 SMALLEST = 1e-5  # added to the source's variance: a channel that was always zero has no scale
 
 
@@ -135,6 +136,11 @@ class Scale:
         return self.square.sqrt()
 
     @cached_property
+    def least(self) -> Tensor:
+        """The least variance of every channel."""
+        return LEAST * self.var
+
+    @cached_property
     def layout(self) -> Layout:
         """The layout of rows."""
         return Layout(len(self.mean))
@@ -176,6 +182,5 @@ def encode_statistics(scale: Scale, statistics: Tensors) -> Tensor:
         return scale.mean
     names = [name.removeprefix(".") for name in scale.names]
     prefix = [f"{name}." if name else "" for name in names]
-    mean = torch.cat([statistics[f"{p}running_mean"] for p in prefix])
-    var = torch.cat([statistics[f"{p}running_var"] for p in prefix])
-    return scale.encode(mean, var)
+    both = torch.cat([statistics[f"{p}{kind}"] for kind in ("running_mean", "running_var") for p in prefix])
+    return scale.encode(*both.chunk(2))

@@ -49,8 +49,10 @@ def appearance(x: Tensor) -> Tensor:
 
 def of_images(x: Tensor) -> Tensor:
     """Return f[B, 12] of images x[B, C, H, W]."""
-    fused = can_fuse(x) and not torch.is_grad_enabled()
-    sums: Tensor = _Look.apply(x) if fused else sum_up(x)  # type: ignore[no-untyped-call]
+    if can_fuse(x) and not torch.is_grad_enabled():
+        looks: Tensor = _Look.apply(x)  # type: ignore[no-untyped-call]
+        return looks
+    sums = sum_up(x)
     pixels, below = x.shape[2] * x.shape[3], max(1, (x.shape[2] - 1) * x.shape[3])
     power, level, change, flat = sums[:, :9], sums[:, 9] / pixels, sums[:, 10], sums[:, 11]
     steady = level.square() * pixels
@@ -80,16 +82,17 @@ def sum_up(x: Tensor) -> Tensor:
 
 
 class _Look(torch.autograd.Function):
-    """`sum_up` in one pass, without a gradient. Vmapped, there are axes in front."""
+    """`of_images` in one pass, without a gradient. Vmapped, there are axes in front."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        from fedctta.core.appearance_kernel import look
+        from fedctta.core.appearance_kernel import look, tell
 
         leads = x.shape[:-4]
         wide = x[(None,) * max(0, 2 - len(leads))]
         wide = wide.flatten(0, len(leads) - 2) if len(leads) > 2 else wide
-        return look(wide, GREY / 2).view(*leads, x.shape[-4], -1)
+        looks = tell(look(wide, GREY / 2), *_rows(x.device, x.dtype), tuple(x.shape[-3:]), GREY, SELDOM)
+        return looks.view(*leads, x.shape[-4], -1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

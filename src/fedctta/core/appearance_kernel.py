@@ -63,12 +63,58 @@ def _look(x, sums, flat, leads2, images, channels, height, width, l1, l2, xb, xc
     tl.store(to + 11, tl.sum(tl.where(rests, 1.0, 0.0), axis=0))
 
 
+@triton.jit
+def _pick(values, d, place):
+    return tl.sum(tl.where(d == place, values, 0.0), axis=0)
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def _tell(
+    sums, norms, rows, looks, tiles, pixels, below, numbers, GREY: tl.constexpr, SELDOM: tl.constexpr,
+    TILES: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0)
+    d = tl.arange(0, 16)
+    total = tl.zeros([16], tl.float32)
+    for first in range(0, tiles, TILES):
+        t = first + tl.arange(0, TILES)
+        there = (t < tiles)[:, None] & (d < 12)[None, :]
+        some = tl.load(sums + (image * tiles + t[:, None]) * 12 + d[None, :], mask=there, other=0.0)
+        total += tl.sum(some, axis=0)
+    level = _pick(total, d, 9) / pixels
+    power = total - tl.where(d == 0, level * level * pixels, 0.0)
+    norm = tl.load(norms + d, mask=d < 9, other=0.0)
+    table = tl.log(tl.maximum(power, 0.0) * (norm * norm) / pixels + GREY * GREY)
+    used = (d < 9)[:, None] & (d < 9)[None, :]
+    by = tl.load(rows + d[:, None] * 9 + d[None, :], mask=used, other=0.0)
+    f = tl.sum(tl.where(used, table[:, None] * by, 0.0), axis=0)
+    f = tl.where(d == 9, tl.log(_pick(total, d, 10) / numbers + GREY * GREY), f)
+    f = tl.where(d == 10, level / 9, f)
+    f = tl.where(d == 11, tl.log(_pick(total, d, 11) / below + SELDOM), f)
+    tl.store(looks + image * 12 + d, f, mask=d < 12)
+
+
 def look(x: Tensor, flat: float) -> Tensor:
-    """Return the sums [L, M, B, 12] over the pixels of images x[L, M, B, C, H, W], see `appearance: sum_up`."""
+    """Return the sums [L, M, B, tiles, 12] over tiles of images x[L, M, B, C, H, W], see `appearance: sum_up`."""
     first, second, images, channels, height, width = x.shape
     tiles = triton.cdiv(height * width, PIXELS)
     sums = x.new_empty(first, second, images, tiles, SUMS)
     _look[(first * second * images, tiles)](
         x, sums, flat, second, images, channels, height, width, *x.stride(), PIXELS=PIXELS, num_warps=4
     )
-    return sums.sum(-2)
+    return sums
+
+
+def tell(sums: Tensor, norms: Tensor, rows: Tensor, shape: tuple[int, ...], grey: float, seldom: float) -> Tensor:
+    """Return f [L, M, B, 12] of sums over tiles of images of this shape[C, H, W], see `appearance`.
+
+    `norms` and `rows` are those of `appearance: _rows`.
+    """
+    channels, height, width = shape
+    looks = sums.new_empty(*sums.shape[:3], SUMS)
+    pixels, below = height * width, max(1, (height - 1) * width)
+    _tell[(looks.numel() // SUMS,)](
+        *(sums, norms, rows, looks, sums.shape[3], float(pixels), float(below), float(channels * pixels)),
+        GREY=grey, SELDOM=seldom, TILES=16, num_warps=1,
+    )  # fmt: skip
+    return looks

@@ -2,7 +2,7 @@
 
     moments             mean and variance in one pass, where torch takes up to four kernels
     normalise_fused     (x - mean) / sqrt(var + eps) weight + bias in one pass, without a gradient
-    blend_fused         the statistics between a batch's and others, without a gradient
+    normalise_blended   a batch's moments, and x normalised with statistics between them and others, without a gradient
     scale_and_shift     x scale + shift, with a gradient: the sums of g and of g x in one pass, and g scale
 
 Each tensor is computed in plain torch instead where it is not float32 or lies in another order, and all are where
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedctta.core.gpu_kernels import bring_to_front, can_fuse
-from fedctta.core.rows_of_channels import find_rows
+from fedctta.core.rows_of_channels import TYPES, find_rows
 
 
 def fused_moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
@@ -60,36 +60,58 @@ def blend_plain(
     return origin + first, torch.addcmul(new, first, first, value=-1).maximum(least)
 
 
-def blend_fused(
-    mean: Tensor, var: Tensor, origin: Tensor, shift: Tensor, rest: Tensor, least: Tensor, share: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute `blend_plain` in one pass; there is no gradient."""
-    new_mean, new_var = _Blend.apply(mean, var, origin, shift, rest, least, share)  # type: ignore[no-untyped-call]
-    return new_mean, new_var
+def normalise_blended(
+    x: Tensor,
+    origin: Tensor,
+    terms: tuple[Tensor, Tensor, Tensor],
+    share: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    top: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x[B, C, ...] normalised with what `blend_plain` makes of its moments, and these; there is no gradient.
+
+    `terms` are shift, rest and least. With a `top`, the first is min(max(0, .), top) of that.
+    """
+    over = tuple(d for d in range(x.dim()) if d != 1)
+    y, mean, var = _NormaliseBlended.apply(  # type: ignore[no-untyped-call]
+        x, origin, *terms, share, weight, bias, eps, top, over
+    )
+    return y, mean, var
 
 
-class _Blend(torch.autograd.Function):
+class _NormaliseBlended(torch.autograd.Function):
     @staticmethod
-    def forward(*arguments: Tensor) -> tuple[Tensor, Tensor]:
-        mean, var, origin, shift, rest, least, share = arguments
-        rows = find_rows((), (mean,), (var, origin, shift, rest, least))
-        if rows is None or not can_fuse(mean):
-            return blend_plain(mean, var, origin, shift, rest, least, share.unsqueeze(-1))
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        x, origin, shift, rest, least, share, weight, bias, eps, top, over = arguments
+        y = torch.empty_like(x)
+        small = (origin, shift, rest, least, origin if weight is None else weight, origin if bias is None else bias)
+        rows = find_rows(over, (x, y), small)
+        if rows is None or not can_fuse(x, TYPES):
+            var, mean = torch.var_mean(x.to(origin.dtype), over, correction=0)
+            new = blend_plain(mean, var, origin, shift, rest, least, share.unsqueeze(-1))
+            y = _normalise_plain(x, *new, weight, bias, eps, over).to(x.dtype)
+            return y if top is None else y.clamp(0, top), mean, var
         from fedctta.core import norm_kernels
 
-        new = mean.new_empty(mean.shape), mean.new_empty(mean.shape)
-        norm_kernels.blend(arguments[:-1], share.reshape(-1).contiguous(), new, rows)
-        return new
+        given = weight is not None, bias is not None
+        both = norm_kernels.normalise_blended(x, small, share.reshape(-1).contiguous(), given, eps, top, y, rows)
+        mean, var = (each.view(shift.shape) for each in both)
+        return y, mean, var
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         pass
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        return _Blend.apply(*bring_to_front(info, in_dims, arguments)), (0, 0)  # type: ignore[no-untyped-call]
+        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
+        *tensors, eps, top, over = arguments
+        every = bring_to_front(info, in_dims, tensors)
+        found = _NormaliseBlended.apply(*every, eps, top, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
+        return found, (0, 0, 0)
 
 
 class _ScaleAndShift(torch.autograd.Function):
@@ -164,10 +186,7 @@ class _Normalise(torch.autograd.Function):
         small = (mean, var, mean if weight is None else weight, mean if bias is None else bias)
         rows = find_rows(over, (x, y), small)
         if rows is None or not can_fuse(x):
-            scale = torch.rsqrt(var + eps)
-            scale = scale if weight is None else scale * weight
-            shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-            return torch.addcmul(_widen(shift, over), x, _widen(scale, over))
+            return _normalise_plain(x, mean, var, weight, bias, eps, over)
         from fedctta.core import norm_kernels
 
         norm_kernels.normalise(x, mean, var, weight, bias, eps, y, rows)
@@ -183,6 +202,21 @@ class _Normalise(torch.autograd.Function):
         every = bring_to_front(info, in_dims, tensors)
         y = _Normalise.apply(*every, eps, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
         return y, 0
+
+
+def _normalise_plain(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    over: tuple[int, ...],
+) -> Tensor:
+    scale = torch.rsqrt(var + eps)
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+    return torch.addcmul(_widen(shift, over), x, _widen(scale, over))
 
 
 def _scale(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...]) -> Tensor:

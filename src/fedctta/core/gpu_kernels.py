@@ -6,7 +6,7 @@ vmap: whoever calls one goes through an autograd function, whose `forward` sees 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -44,9 +44,9 @@ def _try_kernel() -> str | None:
     return None if right else "a first one computes something else"
 
 
-def can_fuse(x: Tensor) -> bool:
-    """Whether kernels may serve a tensor, inside vmap or not. Triton starts them on the current GPU only."""
-    here = x.is_cuda and x.dtype == torch.float32 and x.device.index == torch.cuda.current_device()
+def can_fuse(x: Tensor, types: Collection[torch.dtype] = (torch.float32,)) -> bool:
+    """Whether kernels for these types may serve a tensor, inside vmap or not. Triton starts them on the current GPU."""
+    here = x.is_cuda and x.dtype in types and x.device.index == torch.cuda.current_device()
     return here and has_kernels()
 
 

@@ -29,6 +29,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedctta.core.convolution import Form, convolve
+from fedctta.core.fused_norms import normalise_blended
+from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.moments import SHORT
 from fedctta.core.norm_layers import (
     Intercept,
@@ -41,10 +43,12 @@ from fedctta.core.norm_layers import (
     run_group_norm,
     scale_and_shift,
 )
-from fedctta.core.norms import NormRule, Statistics, blend, stored
-from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits
+from fedctta.core.norms import Blended, NormRule, Statistics, blend, stored
+from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits, tensors_in
 from fedctta.core.packed_kernels import PackedKernels
 from fedctta.core.pooling import max_pool, read_pool
+from fedctta.core.rectifiers import Rectifiers
+from fedctta.core.rows_of_channels import TYPES
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -72,6 +76,7 @@ class _Pass:
     calls: dict[str, int] = field(default_factory=dict)
     features: Tensor | None = None
     folded: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # scales and shifts known beforehand
+    rectifiers: Rectifiers = field(default_factory=Rectifiers)
 
 
 class Network:
@@ -97,6 +102,7 @@ class Network:
     ) -> None:
         self.dense, self.bf16, self.output = dense, bf16, output
         self._pass, self._packed = _Pass(), PackedKernels()
+        self._tops: dict[tuple[torch.Size, ...], dict[str, float]] = {}  # of rectifiers, by the shapes of inputs
         self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
         _put_channels_last(self._module)
         layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
@@ -141,10 +147,26 @@ class Network:
 
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
-        used = self._use(name, layer, x)
         if name in self._pass.folded:
+            self._use(name, layer, x)
             return scale_and_shift(x, *self._pass.folded[name])
-        return batch_norm(x, used.mean, used.var, layer.weight, layer.bias, layer.eps)
+        return self._normalise(name, layer, x, layer.weight, layer.bias, layer.eps)
+
+    def _normalise(
+        self, name: str, layer: _BatchNorm, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        """Normalise by the rule; a blend with the batch's statistics in one pass, where there is a kernel."""
+        rule = self._pass.rule
+        if not isinstance(rule, Blended) or not can_fuse(x, TYPES) or torch.is_grad_enabled():
+            used = self._use(name, layer, x)
+            return batch_norm(x, used.mean, used.var, weight, bias, eps)
+        origin: Tensor = layer.running_mean  # type: ignore[assignment]
+        rectifiers = self._pass.rectifiers
+        top = None if overrides_forward(layer) else rectifiers.top(name)
+        y, *batch = normalise_blended(x, origin, rule.terms[name], rule.share, weight, bias, eps, top)
+        rectifiers.note(name, y)
+        self._keep(name, Statistics(*batch))
+        return y
 
     def _fold(self, own: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return scales and shifts of layers that normalise as stored: laid side by side, all are computed at once."""
@@ -171,8 +193,7 @@ class Network:
             momentum: float = 0.1,
             eps: float = 1e-5,
         ) -> Tensor:
-            used = self._use(name, layer, y)
-            return batch_norm(y, used.mean, used.var, weight, bias, eps)
+            return self._normalise(name, layer, y, weight, bias, eps)
 
         with Intercept(F.batch_norm, given_norm) as seen:
             y: Tensor = type(layer).forward(layer, x)
@@ -185,13 +206,17 @@ class Network:
 
     def _use(self, name: str, layer: _BatchNorm, x: Tensor) -> Statistics:
         """Return the statistics to normalise x[B, C, ...] with, and store those to keep."""
+        used, kept = self._pass.rule(name, x, Statistics(layer.running_mean, layer.running_var))  # type: ignore[arg-type]
+        self._keep(name, kept)
+        return used
+
+    def _keep(self, name: str, kept: Statistics) -> None:
+        """Store the statistics to keep of one call of a layer."""
         now, mean, var = self._pass, _tensor(name, "running_mean"), _tensor(name, "running_var")
-        used, kept = now.rule(name, x, Statistics(layer.running_mean, layer.running_var))  # type: ignore[arg-type]
         now.calls[name] = calls = now.calls.get(name, 0) + 1
         if calls > 1:  # the mean so far
             kept = blend(Statistics(now.statistics[mean], now.statistics[var]), kept, 1 / calls)
         now.statistics[mean], now.statistics[var] = kept
-        return used
 
     def _catch_features(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         features = inputs[0]
@@ -207,11 +232,16 @@ class Network:
         pays = rule is stored and bool(self._alike) and self.device.type == "cuda"  # a CPU begins operations faster
         self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if pays else {})
         arguments, keywords = as_arguments(x)
+        shapes = tuple(tensor.shape for tensor in tensors_in(x))
+        fuses = isinstance(rule, Blended) and not torch.is_grad_enabled() and can_fuse(tensors_in(x)[0])
+        now.rectifiers = Rectifiers(self._tops.get(shapes))
         try:
-            with self._arithmetic():
+            with self._arithmetic(), now.rectifiers if fuses and now.rectifiers.tops != {} else nullcontext():
                 output = self._run({**self._replaced(), **own}, arguments, keywords)
         finally:
             self._pass = _Pass()
+        if fuses and shapes not in self._tops:
+            self._tops[shapes] = now.rectifiers.find(output)
         logits = self.output(output)
         if len(now.calls) < len(self.norms):  # a layer that was not called keeps what it has
             now.statistics = {n: now.statistics.get(n, own.get(n, t)) for n, t in self.statistics.items()}

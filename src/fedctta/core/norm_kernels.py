@@ -30,15 +30,71 @@ WARPS = 4
 WIDE_ROWS, WIDE_CHANNELS = 32, 64  # of a tile that is read and written
 ENOUGH = 256  # programs that fill a GPU
 ALONE = 2048  # rows, up to which one program sums them all
+TOGETHER = 2 * ALONE  # rows, up to which it normalises them, too
 
 
 COUNTS = ["count", "channels", "groups2", "rows2"]
 X, Y = ["xg1", "xg2", "xr1", "xr2"], ["yg1", "yg2", "yr1", "yr2"]
+SMALL = [f"{tensor}g{k}" for tensor in "osrlwb" for k in (1, 2)]  # origin, shift, rest, least, weight, bias
 
 
 @triton.jit
 def _at(index, size2, step1, step2, UNIT: tl.constexpr):
     return ((index // size2) * step1 + (index % size2) * step2) * UNIT
+
+
+@triton.jit
+def _measure(
+    x, begin, end, c, channels, rows2, xr1, xr2, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr
+):  # fmt: skip
+    """Return the mean and the sum of squared deviations of some channels, over the rows from begin to end."""
+    lanes = tl.arange(0, ROWS)
+    m = tl.zeros([ROWS, CHANNELS], tl.float32)
+    s = tl.zeros([ROWS, CHANNELS], tl.float32)
+    seen = 0.0
+    for first in range(begin, end, ROWS):
+        row = first + lanes
+        there = (row < end)[:, None] & (c < channels)[None, :]
+        value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        value = value.to(tl.float32)
+        seen += 1.0
+        away = tl.where(there, value - m, 0.0)
+        m += away * (1.0 / seen)
+        s += tl.where(there, away * (value - m), 0.0)
+    size = end - begin
+    weight = ((size - lanes + ROWS - 1) // ROWS).to(tl.float32)[:, None]  # rows that a lane has seen
+    whole = tl.sum(m * weight, axis=0) / size.to(tl.float32)
+    away = tl.where(weight > 0, m - whole[None, :], 0.0)
+    return whole, tl.sum(s, axis=0) + tl.sum(away * away * weight, axis=0)
+
+
+@triton.jit
+def _blend(m, v, origin, shift, rest, least, b, c, there):
+    """Return the statistics that `fused_norms: blend_plain` computes of a batch's."""
+    o = tl.load(origin + c, mask=there, other=0.0)
+    apart = m - o
+    first = tl.load(shift + c, mask=there, other=0.0) + apart * b
+    new = tl.load(rest + c, mask=there, other=0.0) + (v + apart * apart) * b - first * first
+    return o + first, tl.maximum(new, tl.load(least + c, mask=there, other=0.0))
+
+
+@triton.jit
+def _fold(m, v, weight, bias, eps, c, there, WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr):
+    """Return the scale and the shift that normalise."""
+    a = 1.0 / tl.sqrt(v + eps)
+    if WEIGHTS:
+        a = a * tl.load(weight + c, mask=there, other=0.0)
+    b = -m * a
+    if SHIFTS:
+        b += tl.load(bias + c, mask=there, other=0.0)
+    return a, b
+
+
+@triton.jit
+def _rectify(value, top):
+    """Return min(max(0, value), top); what is no number stays none."""
+    value = tl.where(value < 0, 0.0, value)
+    return tl.where(value > top, top, value)
 
 
 @triton.jit(do_not_specialize=["part", *COUNTS, *X])
@@ -50,30 +106,14 @@ def _moments(
     tiles = tl.cdiv(channels, CHANNELS)
     group, tile, piece = tl.program_id(0) // tiles, tl.program_id(0) % tiles, tl.program_id(1)
     c = tile * CHANNELS + tl.arange(0, CHANNELS)
-    lanes = tl.arange(0, ROWS)
     begin = piece * part
     end = tl.minimum(begin + part, count)
     x += _at(group, groups2, xg1, xg2, UNIT)
-    m = tl.zeros([ROWS, CHANNELS], tl.float32)
-    s = tl.zeros([ROWS, CHANNELS], tl.float32)
-    seen = 0.0
-    for first in range(begin, end, ROWS):
-        row = first + lanes
-        there = (row < end)[:, None] & (c < channels)[None, :]
-        value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
-        seen += 1.0
-        away = tl.where(there, value - m, 0.0)
-        m += away * (1.0 / seen)
-        s += tl.where(there, away * (value - m), 0.0)
-    size = end - begin
-    weight = ((size - lanes + ROWS - 1) // ROWS).to(tl.float32)[:, None]  # rows that a lane has seen
-    whole = tl.sum(m * weight, axis=0) / size.to(tl.float32)
-    away = tl.where(weight > 0, m - whole[None, :], 0.0)
-    total = tl.sum(s, axis=0) + tl.sum(away * away * weight, axis=0)
+    whole, total = _measure(x, begin, end, c, channels, rows2, xr1, xr2, UNIT, ROWS, CHANNELS)
     to = (piece * (tl.num_programs(0) // tiles) + group) * channels + c
     tl.store(mean + to, whole, mask=c < channels)
     if tl.num_programs(1) == 1:
-        total = total / size.to(tl.float32)
+        total = total / (end - begin).to(tl.float32)
     tl.store(squares + to, total, mask=c < channels)
 
 
@@ -96,8 +136,9 @@ def _merge(means, squares, mean, var, count, part, pieces, size, BLOCK: tl.const
 
 @triton.jit(do_not_specialize=[*COUNTS, *X, *Y, "ag1", "ag2", "bg1", "bg2"])
 def _scale(
-    x, scale, shift, y, count, channels, groups2, rows2, xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, ag1, ag2, bg1, bg2,
-    SHIFTS: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, scale, shift, y, top, count, channels, groups2, rows2,
+    xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, ag1, ag2, bg1, bg2,
+    SHIFTS: tl.constexpr, RECTIFIES: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     channels = channels * UNIT
     tiles = tl.cdiv(channels, CHANNELS)
@@ -108,10 +149,12 @@ def _scale(
     x += _at(group, groups2, xg1, xg2, UNIT)
     value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
     a = tl.load(scale + _at(group, groups2, ag1, ag2, UNIT) + c, mask=c < channels, other=0.0)
-    value = value * a[None, :]
+    value = value.to(tl.float32) * a[None, :]
     if SHIFTS:
         b = tl.load(shift + _at(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
         value += b[None, :]
+    if RECTIFIES:
+        value = _rectify(value, top)
     y += _at(group, groups2, yg1, yg2, UNIT)
     tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
 
@@ -131,12 +174,10 @@ def _normalise(
     x += _at(group, groups2, xg1, xg2, UNIT)
     value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
     m = tl.load(mean + _at(group, groups2, mg1, mg2, UNIT) + c, mask=c < channels, other=0.0)
-    a = 1.0 / tl.sqrt(tl.load(var + _at(group, groups2, vg1, vg2, UNIT) + c, mask=c < channels, other=1.0) + eps)
-    if WEIGHTS:
-        a = a * tl.load(weight + _at(group, groups2, wg1, wg2, UNIT) + c, mask=c < channels, other=0.0)
-    b = -m * a
-    if SHIFTS:
-        b += tl.load(bias + _at(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
+    v = tl.load(var + _at(group, groups2, vg1, vg2, UNIT) + c, mask=c < channels, other=1.0)
+    weight += _at(group, groups2, wg1, wg2, UNIT)
+    bias += _at(group, groups2, bg1, bg2, UNIT)
+    a, b = _fold(m, v, weight, bias, eps, c, c < channels, WEIGHTS, SHIFTS)
     value = value * a[None, :] + b[None, :]
     y += _at(group, groups2, yg1, yg2, UNIT)
     tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
@@ -168,23 +209,79 @@ def _sums(
     tl.store(products + to, tl.sum(p, axis=0), mask=c < channels)
 
 
-@triton.jit(do_not_specialize=["channels", "groups2", *(f"{tensor}g{k}" for tensor in "mvosrl" for k in (1, 2))])
-def _blend(
-    mean, var, origin, shift, rest, least, share, new_mean, new_var, channels, groups2,
-    mg1, mg2, vg1, vg2, og1, og2, sg1, sg2, rg1, rg2, lg1, lg2, CHANNELS: tl.constexpr,
+@triton.jit(do_not_specialize=[*COUNTS, *X, *Y, *SMALL])
+def _normalise_blended(
+    x, y, mean, var, origin, shift, rest, least, weight, bias, share, eps, top, count, channels, groups2, rows2,
+    xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, og1, og2, sg1, sg2, rg1, rg2, lg1, lg2, wg1, wg2, bg1, bg2,
+    WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr, RECTIFIES: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
+    channels = channels * UNIT
+    tiles = tl.cdiv(channels, CHANNELS)
+    group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    c = tile * CHANNELS + tl.arange(0, CHANNELS)
+    known = c < channels
+    x += _at(group, groups2, xg1, xg2, UNIT)
+    y += _at(group, groups2, yg1, yg2, UNIT)
+    m, v = _measure(x, 0, count, c, channels, rows2, xr1, xr2, UNIT, ROWS, CHANNELS)
+    v = v / count.to(tl.float32)
+    tl.store(mean + group * channels + c, m, mask=known)
+    tl.store(var + group * channels + c, v, mask=known)
+    origin += _at(group, groups2, og1, og2, UNIT)
+    shift += _at(group, groups2, sg1, sg2, UNIT)
+    rest += _at(group, groups2, rg1, rg2, UNIT)
+    least += _at(group, groups2, lg1, lg2, UNIT)
+    weight += _at(group, groups2, wg1, wg2, UNIT)
+    bias += _at(group, groups2, bg1, bg2, UNIT)
+    m, v = _blend(m, v, origin, shift, rest, least, tl.load(share + group), c, known)
+    a, b = _fold(m, v, weight, bias, eps, c, known, WEIGHTS, SHIFTS)
+    for first in range(0, count, ROWS):  # once more over what is in the cache
+        row = first + tl.arange(0, ROWS)
+        there = (row < count)[:, None] & known[None, :]
+        value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        value = value.to(tl.float32) * a[None, :] + b[None, :]
+        if RECTIFIES:
+            value = _rectify(value, top)
+        tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
+
+
+@triton.jit(do_not_specialize=["part", "pieces", "count", "channels", "groups2", *SMALL])
+def _settle(
+    means, squares, mean, var, scale, offset, origin, shift, rest, least, weight, bias, share, eps,
+    part, pieces, count, channels, groups2, og1, og2, sg1, sg2, rg1, rg2, lg1, lg2, wg1, wg2, bg1, bg2,
+    WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr, UNIT: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    channels = channels * UNIT
     group = tl.program_id(0)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    there = c < channels
-    b = tl.load(share + group)
-    o = tl.load(origin + _at(group, groups2, og1, og2, 1) + c, mask=there, other=0.0)
-    apart = tl.load(mean + _at(group, groups2, mg1, mg2, 1) + c, mask=there, other=0.0) - o
-    first = tl.load(shift + _at(group, groups2, sg1, sg2, 1) + c, mask=there, other=0.0) + apart * b
-    second = tl.load(var + _at(group, groups2, vg1, vg2, 1) + c, mask=there, other=0.0) + apart * apart
-    v = tl.load(rest + _at(group, groups2, rg1, rg2, 1) + c, mask=there, other=0.0) + second * b - first * first
-    lowest = tl.load(least + _at(group, groups2, lg1, lg2, 1) + c, mask=there, other=0.0)
-    tl.store(new_mean + group * channels + c, o + first, mask=there)
-    tl.store(new_var + group * channels + c, tl.maximum(v, lowest), mask=there)
+    known = c < channels
+    to = group * channels + c
+    m = tl.zeros([CHANNELS], tl.float32)
+    s = tl.zeros([CHANNELS], tl.float32)
+    seen = 0.0
+    for piece in range(pieces):
+        more = (tl.minimum((piece + 1) * part, count) - piece * part).to(tl.float32)
+        other = tl.load(means + piece * tl.num_programs(0) * channels + to, mask=known, other=0.0)
+        away = other - m
+        seen += more
+        m += away * (more / seen)
+        found = tl.load(squares + piece * tl.num_programs(0) * channels + to, mask=known, other=0.0)
+        s += found + away * (other - m) * more
+    v = s / seen
+    if pieces == 1:
+        v = tl.load(squares + to, mask=known, other=0.0)  # already divided
+    tl.store(mean + to, m, mask=known)
+    tl.store(var + to, v, mask=known)
+    origin += _at(group, groups2, og1, og2, UNIT)
+    shift += _at(group, groups2, sg1, sg2, UNIT)
+    rest += _at(group, groups2, rg1, rg2, UNIT)
+    least += _at(group, groups2, lg1, lg2, UNIT)
+    weight += _at(group, groups2, wg1, wg2, UNIT)
+    bias += _at(group, groups2, bg1, bg2, UNIT)
+    m, v = _blend(m, v, origin, shift, rest, least, tl.load(share + group), c, known)
+    a, b = _fold(m, v, weight, bias, eps, c, known, WEIGHTS, SHIFTS)
+    tl.store(scale + to, a, mask=known)
+    tl.store(offset + to, b, mask=known)
 
 
 def moments(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -207,8 +304,9 @@ def scale(x: Tensor, by: Tensor, shift: Tensor | None, y: Tensor, rows: Rows) ->
     """Write x by + shift to y; the rows are those of x, y, by, and shift (or of `by` again without one)."""
     (of_x, of_y, *small), counts, unit = _in_units(rows)
     _scale[_count_tiles(rows)](
-        *(x, by, by if shift is None else shift, y, *counts, *of_x, *of_y, *(s for steps in small for s in steps[:2])),
-        SHIFTS=shift is not None, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
+        *(x, by, by if shift is None else shift, y, 0.0, *counts, *of_x, *of_y),
+        *(s for steps in small for s in steps[:2]),
+        SHIFTS=shift is not None, RECTIFIES=False, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -238,12 +336,50 @@ def sums(x: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     return sum_x, sum_both
 
 
-def blend(tensors: Sequence[Tensor], share: Tensor, new: tuple[Tensor, Tensor], rows: Rows) -> None:
-    """Write the statistics [G, C] that `fused_norms: blend_plain` computes; share[G] lies without gaps."""
-    steps = [step for each in rows.steps for step in each[:2]]
-    _blend[(rows.groups, triton.cdiv(rows.channels, 128))](
-        *tensors, share, *new, rows.channels, rows.groups2, *steps, CHANNELS=128, num_warps=4
+def normalise_blended(
+    x: Tensor,
+    small: Sequence[Tensor],
+    share: Tensor,
+    given: tuple[bool, bool],
+    eps: float,
+    top: float | None,
+    y: Tensor,
+    rows: Rows,
+) -> tuple[Tensor, Tensor]:
+    """Write x, normalised with blended statistics, to y; return the mean and the biased variance [G, C] of x.
+
+    With a `top`, write min(max(0, .), top) of that.
+
+    `small` are the origin, shift, rest and least of `fused_norms: blend_plain`, weight and bias, of which `given` says
+    whether there are any; the rows are those of x, y and `small`. x and y may be bfloat16. share[G] lies without gaps.
+    A few rows are measured and normalised by one kernel; many by three, so that they fill a GPU.
+    """
+    (of_x, of_y, *of_small), counts, unit = _in_units(rows)
+    steps = [step for each in of_small for step in each[:2]]
+    settings = {"WEIGHTS": given[0], "SHIFTS": given[1], "UNIT": unit, "num_warps": WARPS}
+    (tall, wide), part, pieces = _divide(rows)
+    mean, var = share.new_empty(2, rows.groups, rows.channels).unbind()
+    if rows.length <= TOGETHER:
+        _normalise_blended[(rows.groups * triton.cdiv(rows.channels, wide),)](
+            *(x, y, mean, var, *small, share, eps, top or 0.0, *counts, *of_x, *of_y, *steps),
+            RECTIFIES=top is not None, ROWS=tall, CHANNELS=wide, **settings,
+        )  # fmt: skip
+        return mean, var
+    means, squares = share.new_empty(2, pieces, rows.groups, rows.channels).unbind()
+    _moments[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
+        x, means, squares, part, *counts, *of_x, UNIT=unit, ROWS=tall, CHANNELS=wide, num_warps=WARPS
     )
+    both = share.new_empty(2, rows.groups, rows.channels).unbind()
+    _settle[(rows.groups, triton.cdiv(rows.channels, 128))](
+        *(means, squares, mean, var, *both, *small, share, eps, part, pieces, *counts[:3], *steps),
+        CHANNELS=128, **settings,
+    )  # fmt: skip
+    inner = (rows.groups2 * rows.channels // unit, rows.channels // unit)
+    _scale[_count_tiles(rows)](
+        *(x, *both, y, top or 0.0, *counts, *of_x, *of_y, *inner, *inner),
+        SHIFTS=True, RECTIFIES=top is not None, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
+    )  # fmt: skip
+    return mean, var
 
 
 def _in_units(rows: Rows) -> tuple[list[tuple[int, ...]], tuple[int, int, int, int], int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedctta.core.fused_norms import blend_plain
 from fedctta.core.moments import moments
 
 
@@ -60,6 +62,22 @@ def weighted(weights: Tensor) -> NormRule:
         return batch_statistics(x, weights), old
 
     return rule
+
+
+@dataclass(frozen=True)
+class Blended:
+    """The rule that normalises with what a share b of the batch makes of stored statistics, and keeps the batch's.
+
+    `terms` are shift, rest and least of every layer, see `fused_norms: blend_plain`.
+    """
+
+    terms: Mapping[str, tuple[Tensor, Tensor, Tensor]]
+    share: Tensor
+
+    def __call__(self, name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        """Return the blend, and the batch's statistics."""
+        batch = batch_statistics(x)
+        return Statistics(*blend_plain(*batch, old.mean, *self.terms[name], self.share)), batch
 
 
 def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Steps = tuple[int, int, int, int]
+TYPES = (torch.float32, torch.bfloat16)
 LARGEST = 2**31  # numbers of a tensor, which a kernel counts in 32 bits
 
 
@@ -36,7 +37,9 @@ def find_rows(over: tuple[int, ...], wholes: Sequence[Tensor], kept: Sequence[Te
     `kept` have the shape of the other axes, the last of which are the channels.
     """
     every, shape = (*wholes, *kept), wholes[0].shape
-    if any(t.dtype != torch.float32 or t.numel() >= LARGEST for t in every) or not wholes[0].numel():
+    if any(t.dtype != torch.float32 for t in kept) or any(t.dtype not in TYPES for t in wholes):
+        return None
+    if any(t.numel() >= LARGEST for t in every) or not wholes[0].numel():
         return None
     *outer, channel = (d for d in range(len(shape)) if d not in over)
     if any(t.stride(channel) != 1 for t in wholes) or any(t.stride(-1) != 1 for t in kept):
