@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedctta.core.gpu_kernels import KernelFunction, can_fuse
+from fedctta.core.gpu_kernels import KernelFunction, bring_to_front, can_fuse
 from fedctta.core.memory_layout import row_by_row
 
 
@@ -62,6 +62,13 @@ class _Restore(KernelFunction):
         new = torch.empty_like(rows)
         step_kernels.restore(rows, source, key.reshape(-1).contiguous(), new, share)
         return new.view(weight.shape)
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+        """Bring the clients' axis to the front of weight and key: the source is one for all."""
+        weight, source, key, share = arguments
+        weight, key = bring_to_front(info, (in_dims[0], in_dims[2]), (weight, key))
+        return cls.apply(weight, source, key, share), 0  # type: ignore[no-untyped-call]
 
 
 def _lie_like(rows: Tensor, tensor: Tensor) -> Tensor:
