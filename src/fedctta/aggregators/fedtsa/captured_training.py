@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedctta.aggregators.fedtsa.attention import Pairs
+from fedctta.aggregators.fedtsa.fused_training import can_fuse_training, draw_fused, train_epoch_fused
 from fedctta.aggregators.fedtsa.noise import draw_noise, prepare_noise
 from fedctta.aggregators.fedtsa.training import Attended, Training, begin_training, train, train_epoch
 from fedctta.core.gpu_memory import capture_graph, until_run_ends
@@ -20,8 +21,14 @@ def attend(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Attended:
     Where the whole round is being captured, the training becomes part of its graph.
     """
     if not x.is_cuda or torch.cuda.is_current_stream_capturing():
-        return train(x, known, prepare_noise(key, len(known), known.shape[1], how), how)
+        return train_fast(x, known, key, how)
     return capture(x.shape, x.dtype, x.device, how)(x, known, key)
+
+
+def train_fast(x: Tensor, known: Tensor, key: Tensor, how: Training) -> Attended:
+    """Train on windows with the noise of their keys, by kernels where they may serve."""
+    noise = prepare_noise(key, x.shape[-3], x.shape[-2], how)
+    return train(x, known, noise, how, train_epoch_fused if can_fuse_training(x, how) else train_epoch)
 
 
 @until_run_ends(maxsize=2)
@@ -33,8 +40,7 @@ def capture(
     key = torch.zeros((), dtype=torch.int64, device=device)
 
     def trained(epochs: int) -> Attended:
-        short = how._replace(epochs=epochs)
-        return train(x, known, prepare_noise(key, len(known), known.shape[1], short), short)
+        return train_fast(x, known, key, how._replace(epochs=epochs))
 
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
@@ -59,17 +65,20 @@ def train_parts(x: Tensor, known: Tensor, keys: Tensor, at_once: int, how: Train
     count, (clients, slots) = len(x), x.shape[1:3]
     if not x.is_cuda:
         parts = zip(*(torch.split(part, at_once) for part in (x, known, keys)), strict=True)
-        trained = [train(part, there, prepare_noise(key, clients, slots, how), how) for part, there, key in parts]
+        trained = [train_fast(part, there, key, how) for part, there, key in parts]
         return Attended(*(torch.cat(each) for each in zip(*trained, strict=True)))
-    held, there, key = (part[:at_once].clone() for part in (x, known, keys))
+    fused = can_fuse_training(x, how)
+    held, there, key = (part[:at_once].clone(memory_format=torch.contiguous_format) for part in (x, known, keys))
     epoch = torch.zeros(1, dtype=torch.int64, device=x.device)
 
     def learn() -> None:
         noise = None
-        if how.lam:
+        if how.lam and fused:
+            noise = draw_fused(key, clients, slots, how, epoch)
+        elif how.lam:
             drawn = torch.func.vmap(lambda one: draw_noise(one, clients, slots, how, epoch[0], 1))(key)
             noise = Pairs(*(numbers[:, 0] for numbers in drawn))
-        train_epoch(progress, held, there, noise, epoch, how)
+        (train_epoch_fused if fused else train_epoch)(progress, held, there, noise, epoch, how)
         epoch.add_(1)
 
     progress = begin_training(held, there, how)

@@ -48,18 +48,19 @@ def choose_epochs_at_once(each: int, how: Training) -> int:
 
 def count_numbers(clients: int, slots: int, how: Training) -> int:
     """How many numbers an epoch's masks are drawn by."""
-    return sum(map(math.prod, _shapes(clients, slots, how)))
+    return sum(map(math.prod, list_shapes(clients, slots, how)))
 
 
 def draw_noise(key: Tensor, clients: int, slots: int, how: Training, first: int | Tensor, epochs: int) -> Pairs:
     """Return the noise of some epochs, an axis in front. A number depends on its epoch, not on what else is drawn."""
     begin, parts = 0, []
-    for shape in _shapes(clients, slots, how):
+    for shape in list_shapes(clients, slots, how):
         size = math.prod(shape)
         parts.append(uniform(key + (begin + first * size), (epochs, *shape)))
         begin += how.epochs * size
     return Pairs(*parts)
 
 
-def _shapes(clients: int, slots: int, how: Training) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    return (clients, slots, slots), (2 if how.code else slots, clients, clients)
+def list_shapes(clients: int, slots: int, how: Training) -> tuple[torch.Size, torch.Size]:
+    """Return the shapes of an epoch's noise over time and over clients."""
+    return torch.Size((clients, slots, slots)), torch.Size((2 if how.code else slots, clients, clients))

@@ -43,17 +43,6 @@ DrawNoise = Callable[[int], Pairs]
 """The uniform numbers by which an epoch's masks are drawn."""
 
 
-def train(x: Tensor, known: Tensor, noise: DrawNoise | None, how: Training) -> Attended:
-    """Train a fresh block with Adam and return what the epoch with the lowest loss attends to.
-
-    With an axis more in front of everything, as many blocks are trained at once, each for itself.
-    """
-    progress = begin_training(x, known, how)
-    for epoch in range(how.epochs):
-        train_epoch(progress, x, known, noise and noise(epoch), epoch, how)
-    return progress.best
-
-
 class Progress(NamedTuple):
     """A training under way, changed in place: block, Adam's moments and steps, the lowest loss and what it attends to.
 
@@ -81,6 +70,9 @@ def begin_training(x: Tensor, known: Tensor, how: Training) -> Progress:
     return Progress(block, *moments, steps, x.new_full(many, torch.inf), best, seen)
 
 
+TrainEpoch = Callable[[Progress, Tensor, Tensor, Pairs | None, int | Tensor, Training], None]
+
+
 def train_epoch(
     progress: Progress, x: Tensor, known: Tensor, noise: Pairs | None, epoch: int | Tensor, how: Training
 ) -> None:
@@ -88,13 +80,31 @@ def train_epoch(
     block, mean, square, steps, lowest, best, seen = progress
     learn = learn_at_once if x.dim() > 3 else learn_alone
     gradient, loss, now = learn(block, x, known, seen, noise, how)
+    keep_best(lowest, best, loss, now)
+    step_adam(
+        block, gradient, mean, square, steps[epoch] if isinstance(epoch, int) else steps.index_select(0, epoch)[0]
+    )
+
+
+def train(
+    x: Tensor, known: Tensor, noise: DrawNoise | None, how: Training, train_epoch: TrainEpoch = train_epoch
+) -> Attended:
+    """Train a fresh block with Adam and return what the epoch with the lowest loss attends to.
+
+    With an axis more in front of everything, as many blocks are trained at once, each for itself.
+    """
+    progress = begin_training(x, known, how)
+    for epoch in range(how.epochs):
+        train_epoch(progress, x, known, noise and noise(epoch), epoch, how)
+    return progress.best
+
+
+def keep_best(lowest: Tensor, best: Attended, loss: Tensor, now: Attended) -> None:
+    """Where the loss is lower than before, remember it and what is attended to now, in place."""
     lower = (loss < lowest)[..., None, None]
     for held, new in zip(best, now, strict=True):
         held.copy_(torch.where(lower, new, held))
     torch.minimum(lowest, loss, out=lowest)
-    step_adam(
-        block, gradient, mean, square, steps[epoch] if isinstance(epoch, int) else steps.index_select(0, epoch)[0]
-    )
 
 
 @torch.enable_grad()
