@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.books.recognition import Looks, Recogniser
+from fedctta.books.recognition import TWINS, Looks, Recogniser
 from fedctta.books.rows import Layout
 from fedctta.core.appearance import ALONE, NUMBERS
 from fedctta.core.lone import is_lone
@@ -23,7 +23,6 @@ from fedctta.core.randomness import name_of
 from fedctta.core.tensors import may_hold
 
 HEED = 0.05  # beliefs below this change nothing
-TWINS = 100  # images from which on two domains are compared with each other
 LATELY = 200  # batches over which the usual variance of looks is averaged
 
 
