@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from fedctta.core.gpu_kernels import bring_to_front, can_fuse, find_obstacle, has_kernels
+from fedctta.core.gpu_kernels import KernelFunction, bring_to_front, can_fuse, find_obstacle, has_kernels
 
 
 def test_a_cpu_has_no_use_for_kernels():
@@ -56,3 +56,19 @@ def test_clients_come_first_and_what_they_share_is_repeated():
     assert torch.equal(first, own.T)
     assert second.shape == (3, 4)
     assert third is None
+
+
+class Scale(KernelFunction):
+    @staticmethod
+    def forward(x, by, power):
+        assert x.shape == by.shape, "clients' axes are in front of both"
+        return x * by**power, x.sum(-1)
+
+
+def test_a_function_of_kernels_has_all_axes_in_front():
+    x, by = torch.rand(4, 3, 2), torch.rand(4)
+    scaled, sums = torch.func.vmap(torch.func.vmap(lambda a, b: Scale.apply(a, b.expand_as(a), 2), (0, None)), (1, 0))(
+        x.transpose(0, 1), by
+    )
+    torch.testing.assert_close(scaled, x * by[:, None, None] ** 2)
+    torch.testing.assert_close(sums, x.sum(-1))

@@ -15,7 +15,7 @@ from fedctta.aggregators.fedavg import FedAvg
 from fedctta.core.network import Network
 from fedctta.engine import saving
 from fedctta.engine.checkpoint import load_checkpoint
-from fedctta.engine.rounds import Federation, State, flatten
+from fedctta.engine.rounds import Federation, flatten
 from fedctta.engine.simulation import simulate
 from fedctta.errors import UserError
 from fedctta.models import build as build_model
@@ -45,21 +45,6 @@ def stopped_in(round_, one, stream, place):
         simulate(one, stream, checkpoint=place, save_every=0, on_round=die)
 
 
-class Last:
-    """Keeps the state after the last round that was played."""
-
-    state: State
-
-    def measure(self, federation, state, t):
-        self.state = state
-
-    def tensors(self):
-        return {}
-
-    def restore(self, saved, path):
-        pass
-
-
 SMALL_FORMS = {
     "cotta": {"views": 2},
     "memo": {"views": 2},
@@ -71,42 +56,48 @@ SMALL_FORMS = {
 }
 
 
-def check_resumed(one, stream, place):
+@pytest.fixture
+def check_resumed(stream, witness, tmp_path):
     """Play a run whole, and broken and resumed: every tensor must be the same, and lie the same in memory."""
-    last, again = Last(), Last()
-    whole = simulate(one, stream, retention=last)
+    place = tmp_path / "run.checkpoint"
 
-    def interrupt(t, tally):
-        if t == 4:
-            os.kill(os.getpid(), signal.SIGINT)
+    def check(one):
+        last, again = witness(), witness()
+        whole = simulate(one, stream, retention=last)
 
-    with pytest.raises(KeyboardInterrupt):
-        simulate(one, stream, checkpoint=place, on_round=interrupt)
-    rounds = []
-    resumed = simulate(one, stream, checkpoint=place, on_round=lambda t, tally: rounds.append(t), retention=again)
-    assert rounds == [5, 6, 7, 8]
-    state = flatten(again.state)
-    for name, tensor in flatten(last.state).items():
-        assert torch.equal(state[name], tensor), name
-        assert state[name].stride() == tensor.stride(), name
-    assert list(state) == list(flatten(last.state))
-    for name, tensor in whole.tensors().items():
-        assert name == "tally.seconds" or torch.equal(resumed.tensors()[name], tensor), name
+        def interrupt(t, tally):
+            if t == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            simulate(one, stream, checkpoint=place, on_round=interrupt)
+        rounds = []
+        resumed = simulate(one, stream, checkpoint=place, on_round=lambda t, tally: rounds.append(t), retention=again)
+        assert rounds == [5, 6, 7, 8]
+        state = flatten(again.state)
+        for name, tensor in flatten(last.state).items():
+            assert torch.equal(state[name], tensor), name
+            assert state[name].stride() == tensor.stride(), name
+        assert list(state) == list(flatten(last.state))
+        for name, tensor in whole.tensors().items():
+            assert name == "tally.seconds" or torch.equal(resumed.tensors()[name], tensor), name
+
+    return check
 
 
 @pytest.mark.parametrize("adapter", adapters.classes())
-def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(federation, adapter, tiny_network, stream, tmp_path):
+def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(federation, adapter, tiny_network, check_resumed):
     method = adapters.create(adapter, SMALL_FORMS.get(adapter, {}))
-    check_resumed(federation(tiny_network, method, "fedctta", lift="loop"), stream, tmp_path / "run.checkpoint")
+    check_resumed(federation(tiny_network, method, "fedctta", lift="loop"))
 
 
 @pytest.mark.parametrize("aggregator", ["local", "fedavg", "ugsa", "ldawa", "fedavgm"])
 @pytest.mark.parametrize("adapter", ["grad", "shot", "cotta"])
-def test_a_resumed_run_of_whole_models_gives_the_same_numbers_too(federation, adapter, aggregator, stream, tmp_path):
+def test_a_resumed_run_of_whole_models_gives_the_same_numbers_too(federation, adapter, aggregator, check_resumed):
     """Kernels of one pixel change their strides as rounds go by."""
     network = Network(build_model("resnet8-w16", 3, seed=1))
     method = adapters.create(adapter, SMALL_FORMS.get(adapter, {}))
-    check_resumed(federation(network, method, aggregator), stream, tmp_path / "run.checkpoint")
+    check_resumed(federation(network, method, aggregator))
 
 
 def test_a_killed_run_continues_from_its_last_save(federation, tiny_network, stream, tmp_path):
@@ -191,21 +182,22 @@ def clock(monkeypatch):
     return clock
 
 
-class Onlooker(Last):
-    """Takes 100 seconds over every look."""
+@pytest.fixture
+def onlooker(witness, clock):
+    """A witness that takes 100 seconds over every look."""
 
-    def __init__(self, clock):
-        self.clock = clock
+    class Onlooker(witness):
+        def measure(self, federation, state, t):
+            clock.now += 100
 
-    def measure(self, federation, state, t):
-        self.clock.now += 100
+    return Onlooker()
 
 
 def test_seconds_are_those_of_the_rounds_and_not_of_a_look_at_them(
-    federation, tiny_network, stream, clock, monkeypatch
+    federation, tiny_network, stream, clock, onlooker, monkeypatch
 ):
     clock.each_round_takes(2, monkeypatch)
-    assert simulate(federation(tiny_network), stream, retention=Onlooker(clock)).seconds == 2 * 9
+    assert simulate(federation(tiny_network), stream, retention=onlooker).seconds == 2 * 9
     assert clock.now == 102 * 9
 
 

@@ -20,48 +20,36 @@ from fedctta.streams import build
 from fedctta.streams.clusters import NIID
 
 
-class Last:
-    """Keeps the state after the last round."""
-
-    state: State
-
-    def measure(self, federation, state, t):
-        self.state = state
-
-    def tensors(self):
-        return {}
-
-    def restore(self, saved, path):
-        pass
-
-
-def play(federation, stream, monkeypatch, streamed):
-    monkeypatch.setattr(simulation, "are_too_many", lambda clients, memory: streamed)
-    last = Last()
-    tally = simulate(federation, stream, retention=last, predictions=True)
-    return tally, flatten(last.state)
-
-
-def compare(federation, domains, monkeypatch):
+@pytest.fixture
+def compare(domains, witness, monkeypatch):
     """Play three clients, two at a time and one left over, in nine rounds: as ever, and in place."""
     stream = build(NIID(clusters=2), domains, clients=3, slots=3, batch=4, seed=0)
-    expected, before = play(federation, stream, monkeypatch, streamed=False)
-    found, after = play(federation, stream, monkeypatch, streamed=True)
-    assert torch.equal(found.classes, expected.classes)
-    assert before.keys() == after.keys()
-    for name, tensor in before.items():
-        torch.testing.assert_close(after[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+    def play(federation, streamed):
+        monkeypatch.setattr(simulation, "are_too_many", lambda clients, memory: streamed)
+        last = witness()
+        tally = simulate(federation, stream, retention=last, predictions=True)
+        return tally, flatten(last.state)
+
+    def both(federation):
+        (expected, before), (found, after) = (play(federation, streamed) for streamed in (False, True))
+        assert torch.equal(found.classes, expected.classes)
+        assert before.keys() == after.keys()
+        for name, tensor in before.items():
+            torch.testing.assert_close(after[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+    return both
 
 
 # Several of these remember what they sent, or what was sent to them.
 @pytest.mark.parametrize("name", ["local", "fedavg", "fedavgm", "fedamp", "ldawa", "pfedgraph", "fedctta", "kin"])
-def test_servers_mix_clients_that_were_changed_in_place(name, federation, tiny_network, domains, monkeypatch):
-    compare(federation(tiny_network, "grad", name, clients=3, lift=InChunks(2)), domains, monkeypatch)
+def test_servers_mix_clients_that_were_changed_in_place(name, federation, tiny_network, compare):
+    compare(federation(tiny_network, "grad", name, clients=3, lift=InChunks(2)))
 
 
 @pytest.mark.parametrize("name", ["none", "bn", "tent", "cotta", "bbn", "eata"])
-def test_clients_change_in_place(name, federation, tiny_network, domains, monkeypatch):
-    compare(federation(tiny_network, name, "fedavg", clients=3, lift=InChunks(2)), domains, monkeypatch)
+def test_clients_change_in_place(name, federation, tiny_network, compare):
+    compare(federation(tiny_network, name, "fedavg", clients=3, lift=InChunks(2)))
 
 
 def test_clients_take_the_place_of_those_before():
@@ -118,9 +106,7 @@ def test_a_whole_round_as_a_graph_is_refused_in_one_line(federation, tiny_networ
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("adapter", "aggregator"), [("grad", "fedavg"), ("grad", "kin"), ("tent", "fedctta")])
-def test_rows_that_pass_through_a_graph_give_the_same(
-    adapter, aggregator, federation, tiny_module, domains, monkeypatch
-):
+def test_rows_that_pass_through_a_graph_give_the_same(adapter, aggregator, federation, tiny_module, compare):
     network = Network(tiny_module, torch.device("cuda"))
     one = federation(network, adapter, aggregator, clients=3, lift=InChunks(2))
-    compare(replace(one, graphs="auto"), domains, monkeypatch)
+    compare(replace(one, graphs="auto"))

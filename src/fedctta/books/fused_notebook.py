@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedctta.core.gpu_kernels import bring_to_front, can_fuse
+from fedctta.core.gpu_kernels import KernelFunction, can_fuse
 from fedctta.core.network import Tensors
 
 MOST = 128  # domains whose short rows one program keeps in registers
@@ -113,7 +113,7 @@ def _as_rows(leads: int, rows: Tensor) -> Tensor:
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
-class _Recognise(torch.autograd.Function):
+class _Recognise(KernelFunction):
     """Vmapped, there are axes in front."""
 
     @staticmethod
@@ -134,18 +134,8 @@ class _Recognise(torch.autograd.Function):
         notebook_kernels.recognise(flat, rows, _flatten(leads, small), new, numbers[:4], fixed, numbers.short)
         return tuple(new)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        *tensors, values = arguments
-        new = _Recognise.apply(*bring_to_front(info, in_dims, tensors), values)  # type: ignore[no-untyped-call]
-        return new, (0,) * len(new)
-
-
-class _BlendRows(torch.autograd.Function):
+class _BlendRows(KernelFunction):
     """Vmapped, there are axes in front."""
 
     @staticmethod
@@ -160,20 +150,8 @@ class _BlendRows(torch.autograd.Function):
         found = notebook_kernels.blend(_flatten(leads, small), measured, rows, worth, prior, slice(start, stop))
         return found[0].view(*axes, -1), found[1].view(axes)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        *tensors, prior, start, stop = arguments
-        every = bring_to_front(info, in_dims, tensors)
-        return _BlendRows.apply(*every, prior, start, stop), (0, 0)  # type: ignore[no-untyped-call]
-
-
-class _Add(torch.autograd.Function):
+class _Add(KernelFunction):
     """Vmapped, there are axes in front."""
 
     @staticmethod
@@ -186,19 +164,8 @@ class _Add(torch.autograd.Function):
         new = notebook_kernels.add(_as_rows(leads, part), flat, _flatten(leads, small), heed)
         return new[0].view(part.shape), new[1].view(small[2].shape)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        *tensors, heed = arguments
-        return _Add.apply(*bring_to_front(info, in_dims, tensors), heed), (0, 0)  # type: ignore[no-untyped-call]
-
-
-class _Lack(torch.autograd.Function):
+class _Lack(KernelFunction):
     """Vmapped, there are axes in front."""
 
     @staticmethod
@@ -212,14 +179,3 @@ class _Lack(torch.autograd.Function):
         notebook_kernels.lack(rows, _flatten(leads, small), found, wants[:6], wants.gap, wants[7:])
         compare, measure = found.view(2, *part.shape[:leads]).unbind()
         return compare, measure
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        *tensors, values = arguments
-        return _Lack.apply(*bring_to_front(info, in_dims, tensors), values), (0, 0)  # type: ignore[no-untyped-call]

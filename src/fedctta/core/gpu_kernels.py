@@ -59,5 +59,22 @@ def bring_to_front(info: Any, in_dims: Sequence[int | None], tensors: Sequence[A
     return [_bring(tensor, dim, info.batch_size) if isinstance(tensor, Tensor) else tensor for tensor, dim in pairs]
 
 
+class KernelFunction(torch.autograd.Function):
+    """A function whose `forward` serves any number of clients' axes in front of all tensors: vmap brings them there.
+
+    It has no gradient, unless a class adds one.
+    """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep nothing for a gradient."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """Apply the function with one axis more in front."""
+        found = cls.apply(*bring_to_front(info, in_dims, arguments))  # type: ignore[no-untyped-call]
+        return found, 0 if isinstance(found, Tensor) else (0,) * len(found)
+
+
 def _bring(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fedctta.core.gpu_kernels import bring_to_front, can_fuse
+from fedctta.core.gpu_kernels import KernelFunction, can_fuse
 from fedctta.core.norms import Statistics
 
 MOST = 64  # images of a batch that one program keeps in registers
@@ -30,7 +29,7 @@ def balance_fused(
     return Statistics(*found[:2]), Statistics(*found[2:])
 
 
-class _Balance(torch.autograd.Function):
+class _Balance(KernelFunction):
     """Vmapped, there is an axis of clients in front."""
 
     @staticmethod
@@ -56,15 +55,8 @@ class _Balance(torch.autograd.Function):
         of_mean, of_var = _Gradient.apply(*saved)  # type: ignore[no-untyped-call]
         return of_mean, of_var, None, None, None, None, None
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[int, ...]]:
-        every = bring_to_front(info, in_dims, arguments[:-1])
-        return _Balance.apply(*every, arguments[-1]), (0, 0, 0, 0)  # type: ignore[no-untyped-call]
 
-
-class _Gradient(torch.autograd.Function):
+class _Gradient(KernelFunction):
     """Of the images' statistics."""
 
     @staticmethod
@@ -80,17 +72,6 @@ class _Gradient(torch.autograd.Function):
         )
         one, other = (gradient.view(tensors[0].shape) for gradient in found)
         return one, other
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        every = bring_to_front(info, in_dims, arguments[:-1])
-        return _Gradient.apply(*every, arguments[-1]), (0, 0)  # type: ignore[no-untyped-call]
 
 
 def _together(tensors: Any) -> tuple[list[Tensor], Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedctta.core.gpu_kernels import bring_to_front, can_fuse
+from fedctta.core.gpu_kernels import KernelFunction, can_fuse
 from fedctta.core.memory_layout import row_by_row
 
 
@@ -35,7 +35,7 @@ def restore_fused(weight: Tensor, source: Tensor, key: Tensor, share: float) -> 
     return new
 
 
-class _Adam(torch.autograd.Function):
+class _Adam(KernelFunction):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         from fedctta.adapters.common import step_kernels
@@ -52,19 +52,8 @@ class _Adam(torch.autograd.Function):
         first, second, third = (tensor.view(tensors[0].shape) for tensor in new)
         return first, second, third
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
-        every = bring_to_front(info, in_dims, arguments[:-1])
-        return _Adam.apply(*every, arguments[-1]), (0, 0, 0)  # type: ignore[no-untyped-call]
-
-
-class _Restore(torch.autograd.Function):
+class _Restore(KernelFunction):
     @staticmethod
     def forward(weight: Tensor, source: Tensor, key: Tensor, share: float) -> Tensor:
         from fedctta.adapters.common import step_kernels
@@ -73,17 +62,6 @@ class _Restore(torch.autograd.Function):
         new = torch.empty_like(rows)
         step_kernels.restore(rows, source, key.reshape(-1).contiguous(), new, share)
         return new.view(weight.shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], weight: Tensor, source: Tensor, key: Tensor, share: float
-    ) -> tuple[Tensor, int]:
-        weight, key = bring_to_front(info, (in_dims[0], in_dims[2]), (weight, key))
-        return _Restore.apply(weight, source, key, share), 0  # type: ignore[no-untyped-call]
 
 
 def _lie_like(rows: Tensor, tensor: Tensor) -> Tensor:

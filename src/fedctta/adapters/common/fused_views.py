@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from fedctta.core.gpu_kernels import bring_to_front, can_fuse
+from fedctta.core.gpu_kernels import KernelFunction, can_fuse
 
 LARGEST = 128 * 128  # pixels of an image that one program keeps in registers
 
@@ -29,7 +27,7 @@ def add_noise_fused(x: Tensor, key: Tensor, strength: float) -> Tensor:
     return y
 
 
-class _Jitter(torch.autograd.Function):
+class _Jitter(KernelFunction):
     """Vmapped, there are axes in front of both."""
 
     @staticmethod
@@ -42,16 +40,8 @@ class _Jitter(torch.autograd.Function):
             wide = [wide[0].flatten(0, len(axes) - 2), wide[1].flatten(0, len(axes) - 2)]
         return view_kernels.jitter(*wide).view(x.shape)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, settings: Tensor) -> tuple[Tensor, int]:
-        return jitter_fused(*bring_to_front(info, in_dims, (x, settings))), 0
-
-
-class _AddNoise(torch.autograd.Function):
+class _AddNoise(KernelFunction):
     """Vmapped, there are axes in front of both."""
 
     @staticmethod
@@ -60,12 +50,3 @@ class _AddNoise(torch.autograd.Function):
 
         each = x.reshape(key.numel(), *x.shape[key.dim() :]).contiguous()
         return view_kernels.add_noise(each, key.reshape(-1).contiguous(), strength).view(x.shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, key: Tensor, strength: float) -> tuple[Tensor, int]:
-        x, key = bring_to_front(info, in_dims, (x, key))
-        return add_noise_fused(x, key, strength), 0
