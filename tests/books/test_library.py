@@ -177,6 +177,13 @@ def test_names_of_one_domain_are_found_to_be_one_by_their_looks():
     assert counted(shelf)[2].tolist() == [11, 33, 0, 0]
 
 
+def test_names_with_few_images_wait_until_more_tell_whether_they_are_one():
+    few = shelve((1, 10, 1, part(0.0, images=10.0)), (2, 20, 1, part(0.5, images=10.0)))
+    assert few.domain.tolist() == [0, 1]  # by ten images each they might be one
+    more = arrange(receive(few, *letter(2, 20, 2, part(0.1, images=300.0)), NOBODY), LAYOUT, RULES)
+    assert more.domain.tolist() == [0, 0]
+
+
 def test_a_device_is_handed_what_all_others_have_seen():
     shelf = shelve((0, 11, 1, part(0.0, 100.0, 1.0)), (1, 22, 1, part(0.0, 50.0, 2.0)))
     rows, sums, headings = counted(shelf)

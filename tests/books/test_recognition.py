@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedctta.books.recognition import FLOOR, Looks, Recogniser
+from fedctta.books.recognition import FLOOR, TWINS, Looks, Recogniser
 from fedctta.books.rows import Layout
 from fedctta.core.appearance import NUMBERS
 
@@ -58,6 +58,22 @@ def test_two_domains_are_one_if_they_look_alike():
     assert odds[0, 0] > 0 > odds[1, 0]
     empty = Recogniser().same(looks(0.0), looks(0.0, images=0.0), USUAL)
     assert empty[0, 0] == -torch.inf
+
+
+def test_few_images_have_to_be_as_near_as_many_would_be():
+    recogniser, apart = Recogniser(tolerance=0.01, strange=5.0), 0.5
+    error = 2 / TWINS + 0.01
+    expected = NUMBERS / 2 * (math.log(5 / error) - apart**2 / error)
+    for images in (1.0, 10.0, float(TWINS)):
+        one, other = looks(0.0, images=images), looks(apart, images=images)
+        assert recogniser.same(one, other, USUAL)[0, 0] == pytest.approx(expected, rel=1e-4)
+    assert expected < 0  # ten images vary as much by chance, and are no reason to take the two for one
+
+
+def test_many_images_are_judged_by_what_chance_leaves():
+    recogniser, apart = Recogniser(tolerance=0.01, strange=5.0), 0.3
+    odds = [float(recogniser.same(looks(0.0, images=n), looks(apart, images=n), USUAL)[0, 0]) for n in (100.0, 1e6)]
+    assert odds[0] > 0 > odds[1]
 
 
 def test_looks_are_read_from_sums():

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedctta.books.fused_notebook import Filter, add_fused, can_fuse_book, recognise_fused
-from fedctta.books.recognition import FLOOR, LEAST, PULL, TINY, Looks, Recogniser
+from fedctta.books.recognition import FLOOR, LEAST, PULL, TINY, TWINS, Looks, Recogniser
 from fedctta.books.rows import Layout
 from fedctta.core.appearance import ALONE, NUMBERS
 from fedctta.core.lone import is_lone
@@ -24,7 +24,6 @@ from fedctta.core.randomness import name_of
 from fedctta.core.tensors import may_hold
 
 HEED = 0.05  # beliefs below this change nothing
-TWINS = 100  # images from which on two domains are compared with each other
 LATELY = 200  # batches over which the usual variance of looks is averaged
 
 

@@ -9,8 +9,12 @@ usual variance w as if by ten images, and not below a floor (pictures without co
     prior = (1 - hazard) b + hazard / (number of domains + 1)
 
 The look of a single image is no mean, and strays farther. `tolerance` limits the evidence to that of 1/tolerance
-images, for batches of one domain with different classes. Two domains turn out to be one if their looks are as near as
-those of one domain would be (`find_twins`).
+images, for batches of one domain with different classes. Two domains with n and m images turn out to be one (`same`) if
+
+    sum_d (l_n - l_m)_d^2 / (w_d E) < 12 log(strange / E),    E = min(1/n + 1/m, 2/TWINS) + tolerance
+
+Few images fit many domains, and what was once added up cannot be parted again. So looks of fewer than `TWINS` images
+have to be as near as those of `TWINS` would be: most such domains wait until they have been seen more often.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from fedctta.core.appearance import NUMBERS
 
 FLOOR, LEAST = 0.05, 1e-3  # of a variance, in usual ones; and of a usual one
 PULL = 10.0  # images that the usual variance is worth
+TWINS = 100  # images from which on looks tell whether two domains are one
 SINGLE = 4.0  # times as strange must a single image be
 TINY = 1e-8
 
@@ -59,7 +64,8 @@ class Recogniser:
         """Return [K, L]: the log-odds that two domains with these looks are one; -inf where either is empty."""
         width = one.widths(usual)[:, None] / 2 + other.widths(usual)[None] / 2
         n, m = one.images[:, None], other.images[None]
-        error = n.clamp_min(1).reciprocal() + m.clamp_min(1).reciprocal() + self.tolerance
+        chance = n.clamp_min(1).reciprocal() + m.clamp_min(1).reciprocal()
+        error = chance.clamp_max(2 / TWINS) + self.tolerance
         apart = ((one.mean[:, None] - other.mean[None]).square() / width).sum(-1)
         odds = 0.5 * (NUMBERS * log(self.strange) - apart / error - NUMBERS * error.log())
         return torch.where((n > 0) & (m > 0), odds, -torch.inf)
