@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from fedctta.core.clients import Client, InChunks, by_loop
 from fedctta.core.network import Network
-from fedctta.engine import simulation
+from fedctta.engine import captured_lift, simulation
 from fedctta.engine.captured_lift import CapturedLift
 from fedctta.engine.gpu_capacity import HELD, MOST, are_too_many
 from fedctta.engine.rounds import State, flatten
@@ -102,6 +103,30 @@ def test_rows_are_captured_unless_graphs_are_never_used(federation, tiny_network
 def test_a_whole_round_as_a_graph_is_refused_in_one_line(federation, tiny_network):
     with pytest.raises(UserError, match="five times what all clients own: use lift=auto"):
         stream_rows(replace(federation(tiny_network, lift=InChunks(2)), graphs="always"))
+
+
+def test_rows_are_captured_once_for_all_chunks(federation, tiny_network, domains, monkeypatch):
+    """On a CPU a graph is the function itself, and its results are written over the former ones."""
+    made = []
+
+    class Rote:
+        def __init__(self, function):
+            self.function, self.results, self.replays = function, function(), 0
+
+        def replay(self):
+            self.replays += 1
+            for old, new in zip(tree_leaves(self.results), tree_leaves(self.function()), strict=True):
+                old.copy_(new)
+
+    def record(self, function):
+        made.append(Rote(function))
+        return made[-1], made[-1].results
+
+    monkeypatch.setattr(captured_lift._Recorder, "record", record)
+    stream = stream_rows(replace(federation(tiny_network, "grad", clients=6, lift=InChunks(2)), graphs="auto"))
+    simulate(stream, build(NIID(clusters=2), domains, clients=6, slots=2, batch=4, seed=0))
+    assert len(made) == 2  # adapt and predict
+    assert all(graph.replays > 10 for graph in made)
 
 
 @pytest.mark.gpu
