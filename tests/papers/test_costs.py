@@ -37,3 +37,10 @@ ASKED = Experiment(aggregator="fedavg", stream="niid")
 )
 def test_the_nearest_run_tells_the_cost(runs, cost):
     assert Costs(runs).estimate(ASKED) == (cost if cost is None else pytest.approx(cost))
+
+
+def test_a_run_that_shows_all_images_of_a_public_set_is_not_scaled():
+    settings = {"dataset": "vessels", "model": "unet", "adapter": "tent", "stream": "roam"}
+    done = kept(30.0, "cpu", **settings, slots=2, clients=4, batch=2)
+    asked = Experiment(dataset="vessels", adapter="tent", aggregator="fedavg", stream="roam", clients=4, batch=2)
+    assert Costs([done]).estimate(asked) == Cost(30.0, "CPU")

@@ -3,7 +3,7 @@
 What a run costs is decided by its model and its adapter first, then by how many images it shows, then by the rest. So
 the seconds of a finished run of the same model, adapter and stream are scaled by the slots, clients and images per
 batch; the more else agrees, the better. A run in another stream counts if all else agrees. Where there is none of
-these, nothing is said.
+these, nothing is said. A run that shows a public set for as long as it has images is not scaled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Load(NamedTuple):
     dataset: str
     aggregator: str
     stream: str
-    slots: int
+    slots: int  # 0: as many as there are images for
     clients: int
     batch: int
 
@@ -55,7 +55,7 @@ class _Load(NamedTuple):
 
     @property
     def images(self) -> int:
-        """Return how many images a domain lasts for all clients."""
+        """Return how many images a domain lasts for all clients; 0 where that is not known."""
         return self.slots * self.clients * self.batch
 
 
@@ -63,12 +63,12 @@ class Costs:
     """Estimates from the finished runs of a pool; those of a GPU count where there are any."""
 
     def __init__(self, runs: Iterable[Kept]) -> None:
-        self._found: dict[tuple[str, Kind], list[float]] = {}
+        self._found: dict[tuple[str, Kind], list[tuple[float, int]]] = {}
         for run in runs:
             on = "GPU" if str(run.settings.get("device", "")).startswith("cuda") else "CPU"
             load = _of_run(run)
             for kind in load.kinds():
-                self._found.setdefault((on, kind), []).append(run.seconds / load.images)
+                self._found.setdefault((on, kind), []).append((run.seconds, load.images))
 
     def estimate(self, experiment: Experiment) -> Cost | None:
         """Return what a run would cost: the median of the runs that are most like it; None if none is like it."""
@@ -76,7 +76,8 @@ class Costs:
         for on in ("GPU", "CPU"):
             for kind in load.kinds():
                 if found := self._found.get((on, kind)):
-                    return Cost(float(np.median(found)) * load.images, on)
+                    scaled = [seconds * ((load.images or images) / images) for seconds, images in found]
+                    return Cost(float(np.median(scaled)), on)
         return None
 
 
@@ -93,4 +94,5 @@ def _of_experiment(experiment: Experiment) -> _Load:
     model = model_for(experiment.dataset, experiment.model, public is not None and public.dense)
     clients = choose_methods(experiment).count_clients(experiment)
     words = {key: getattr(experiment, key) for key in ("adapter", "dataset", "aggregator", "stream", "batch")}
-    return _Load(model=model, slots=experiment.slots or DEFAULT_SLOTS, clients=clients, **words)
+    slots = experiment.slots or (DEFAULT_SLOTS if public is None else 0)
+    return _Load(model=model, slots=slots, clients=clients, **words)
