@@ -14,7 +14,7 @@ from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.core.clients import Client, choose_lift
 from fedctta.core.network import Network
 from fedctta.engine.captured_lift import CapturedLift
-from fedctta.engine.cuda_graphs import alike, near, write_over
+from fedctta.engine.cuda_graphs import EXACT, ROUNDED, alike, near, write_over
 from fedctta.engine.rounds import Federation, State
 from fedctta.engine.simulation import simulate
 from fedctta.errors import UserError
@@ -51,8 +51,10 @@ def test_states_are_alike_in_form_and_near_in_value():
     assert alike(one, state(a=[2.0, 3.0]))
     assert not alike(one, state(a=[2.0]))
     assert not alike(one, state(b=[1.0, 2.0]))
-    assert near(one, state(a=[1.0001, torch.nan]))
-    assert not near(one, state(a=[1.1, torch.nan]))
+    assert near(one, state(a=[1.0001, torch.nan]), EXACT)
+    assert not near(one, state(a=[1.01, torch.nan]), EXACT)
+    assert near(one, state(a=[1.01, torch.nan]), ROUNDED)
+    assert not near(one, state(a=[1.1, torch.nan]), ROUNDED)
 
 
 @dataclass(frozen=True)
