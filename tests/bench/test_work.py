@@ -20,6 +20,12 @@ def test_ours_is_what_run_would_assemble():
     assert "vmap" in federation.server.lift.__name__
 
 
+def test_images_are_dealt_once():
+    work = make_work()
+    work.federation()
+    assert work.stream is work.stream
+
+
 def test_every_round_has_images_and_labels():
     work = make_work(rounds=4)
     assert len(work.stream) == 4
