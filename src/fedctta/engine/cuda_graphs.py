@@ -207,9 +207,9 @@ class RoundGraphs:
         """Count what was predicted, and keep the new state."""
         tally = self._tally
         tally.count(self._when, outcome.logits, read.labels, read.domain)
-        if outcome.collaboration is not None:
-            tally.count_collaboration(outcome.collaboration, read.domain)
-            tally.keep_matrix(self._when, outcome.collaboration)
+        if outcome.weights is not None:
+            tally.count_collaboration(outcome.weights, read.domain)
+            tally.keep_matrix(self._when, outcome.weights)
         self._overwrite(held, new)
         self._when.add_(1)
         return outcome
@@ -238,8 +238,8 @@ class RoundGraphs:
             tensor.copy_(before[name])
         tally.replayed -= 1
         tally.record(t, outcome.logits, labels, domain)
-        if outcome.collaboration is not None:
-            tally.record_collaboration(t, outcome.collaboration, domain, (outcome.bytes_up, outcome.bytes_down))
+        if outcome.weights is not None:
+            tally.record_collaboration(t, outcome.weights, domain, (outcome.bytes_up, outcome.bytes_down))
         return expected
 
     def insist(self) -> None:

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedctta.adapters import Adapter
-from fedctta.aggregators import Aggregator, Server, Uploads, overall
+from fedctta.aggregators import Aggregator, Server, Uploads, matrix, overall
+from fedctta.aggregators.common.groups import Groups
 from fedctta.core.clients import Client, put, take
 from fedctta.core.network import Network, Tensors
 from fedctta.core.tensors import choose_rows
@@ -38,12 +39,20 @@ class State(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes sent."""
+    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes sent.
+
+    A W via groups stays one: as a matrix it would have N^2 numbers.
+    """
 
     logits: Tensor
-    collaboration: Tensor | None
+    weights: Tensor | Groups | None
     bytes_up: int
     bytes_down: int
+
+    @property
+    def collaboration(self) -> Tensor | None:
+        """W[N, N]."""
+        return None if self.weights is None else matrix(self.weights)
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,8 @@ class Federation:
         everyone = len(x) == len(active)
         who = slice(None) if everyone else active.nonzero().squeeze(1)
         present = take(clients, who)
-        memory, post, weights, up, down = state.memory, state.post, None, 0, 0
+        memory, post, up, down = state.memory, state.post, 0, 0
+        weights: Tensor | Groups | None = None
         if self.aggregator.communicates and (t + 1) % self.interval == 0:
             signals = lift(partial(self.aggregator.signal, network))(present, x)
             if not everyone:
@@ -141,7 +151,8 @@ class Federation:
             held = shared | self.aggregator.hands(clients.private)
             served = serve(self.server, self.aggregator, self.robust, transit, held, memory)
             clients = take_up(clients, served.received)
-            memory, post, weights, receive = served.memory, transit.post, overall(served.mixing, shared), served.receive
+            memory, post, receive = served.memory, transit.post, served.receive
+            weights = served.mixing if isinstance(served.mixing, Groups) else overall(served.mixing, shared)
             down = (len(x) if receive is active else int(receive.sum())) * bytes_each(held)
             up = len(x) * (bytes_each(shared) + bytes_each(signals))
             if self.adapter.receives:
