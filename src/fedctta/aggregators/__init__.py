@@ -128,6 +128,14 @@ class Aggregator:
         """
         return True
 
+    @property
+    def only_mixes(self) -> bool:
+        """Whether kernels and matrices are mixed, and neither looked at but by lifted functions, nor remembered.
+
+        They may then be mixed where they are, and stored in bfloat16 without a copy of all in float32.
+        """
+        return False
+
     def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
         """Return memories that can be computed in advance, given all that clients will see in a simulation.
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedctta.core.clients import Client
 from fedctta.core.gpu_memory import capture_graph
 from fedctta.core.network import Tensors
-from fedctta.core.tensors import write_all
+from fedctta.core.tensors import agree, write_all
 from fedctta.engine.device_stream import Batches, DeviceStream
 from fedctta.engine.rounds import Federation, Outcome, State, flatten
 from fedctta.engine.tally import Tally
@@ -269,7 +269,7 @@ def alike(one: State, other: State) -> bool:
 def near(one: State, other: State) -> bool:
     """Whether two states agree up to rounding."""
     a, b = flatten(one), flatten(other)
-    return all(torch.allclose(a[n].float(), b[n].float(), rtol=1e-3, atol=1e-3, equal_nan=True) for n in a)
+    return all(agree(a[n], b[n]) for n in a)
 
 
 def write_over(held: State, new: State) -> None:
