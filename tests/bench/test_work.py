@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fedctta.adapters import adapters
@@ -24,6 +26,13 @@ def test_images_are_dealt_once():
     work = make_work()
     work.federation()
     assert work.stream is work.stream
+
+
+def test_clients_are_stored_as_asked():
+    work = Work(Cell("resnet8-w16", "grad", "fedavg", 3, 2), 2, torch.device("cpu"), storage="bf16")
+    clients = work.federation().start().clients
+    assert {t.dtype for t in clients.own.values() if t.dim() > 2} == {torch.bfloat16}
+    assert "storage=bf16 has no effect" in find_refusal(replace(work.cell, adapter="tent"), work.device, "bf16")
 
 
 def test_every_round_has_images_and_labels():

@@ -13,7 +13,7 @@ from fedctta.bench.shapes import build_model, make_data
 from fedctta.data.masked import AnyDomains
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
-from fedctta.keys import Precision
+from fedctta.keys import Precision, Stored
 from fedctta.models.inputs import read_batch
 from fedctta.runs.build import Parts, choose_parts, federate
 from fedctta.runs.cache import Cache
@@ -31,6 +31,7 @@ class Work:
     rounds: int
     device: torch.device
     precision: Precision = "float32"
+    storage: Stored = "float32"
 
     @cached_property
     def source(self) -> nn.Module:
@@ -69,6 +70,7 @@ class Work:
             batch=self.cell.batch,
             slots=self.rounds,
             precision=self.precision,
+            storage=self.storage,
         )
 
     def read(self, t: int) -> tuple[Tensor, Tensor]:
@@ -77,10 +79,10 @@ class Work:
         return read_batch(slot.images, self.device), torch.from_numpy(slot.labels)
 
 
-def find_refusal(cell: Cell, device: torch.device) -> str | None:
+def find_refusal(cell: Cell, device: torch.device, storage: Stored = "float32") -> str | None:
     """Say why a cell's model and methods do not fit together, if they do not."""
     try:
-        Work(cell, 1, device).federation()  # making it checks everything
+        Work(cell, 1, device, storage=storage).federation()  # making it checks everything
     except UserError as error:
         return str(error)
     return None
