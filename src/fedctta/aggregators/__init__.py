@@ -203,7 +203,7 @@ def mix(weights: Mixing, own: Tensors) -> Tensors:
     """Give client i the model sum_j W_ij theta_j. Vectors, many and short, are concatenated and mixed at once."""
     vectors = _mix_vectors(weights, {name: tensor for name, tensor in own.items() if tensor.dim() == 2})
     wide = {name: of_tensor(weights, name) for name in own if name not in vectors}
-    rows = {id(mine): _find_common_row(mine) for mine in {id(mine): mine for mine in wide.values()}.values()}
+    rows = {id(mine): find_common_row(mine) for mine in {id(mine): mine for mine in wide.values()}.values()}
     return {
         name: vectors[name] if name in vectors else _mixed(wide[name], rows[id(wide[name])], tensor)
         for name, tensor in own.items()
@@ -247,7 +247,7 @@ def _multiply(weights: Weights, tensor: Tensor) -> Tensor:
     return mixed.as_strided((len(mixed), *tensor.shape[1:]), tensor.stride())
 
 
-def _find_common_row(weights: Weights) -> Tensor | None:
+def find_common_row(weights: Weights) -> Tensor | None:
     """Return the row[1, N] that all rows of W are, if they are; a GPU is not asked: it would have to be waited for."""
     if isinstance(weights, Groups):
         alike = not weights.alone.is_cuda and len(weights.alone) > 1 and not weights.alone.any()

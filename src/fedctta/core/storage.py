@@ -113,8 +113,8 @@ def widen(tensors: Tensors) -> Tensors:
 def narrow(tensor: Tensor, chance: Tensor) -> Tensor:
     """Round float32 to bfloat16, up or down as whole numbers `chance` from 0 to 2^16 - 1 say; they may be broadcast."""
     bits = tensor.view(torch.int32) + chance
-    rounded = (bits >> DROPPED << DROPPED).view(torch.float32).to(torch.bfloat16)
-    return torch.where(tensor.isnan(), torch.nan, rounded)  # to whose bits, on a GPU all ones, nothing can be added
+    rounded = bits.bitwise_and_(-(2**DROPPED)).view(torch.float32).to(torch.bfloat16)
+    return rounded.masked_fill_(tensor.isnan(), torch.nan)  # to whose bits, on a GPU all ones, nothing can be added
 
 
 def draw(key: Tensor, shape: torch.Size) -> Tensor:

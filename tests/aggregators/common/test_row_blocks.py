@@ -25,7 +25,7 @@ WEIGHTS = {
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    monkeypatch.setattr(row_blocks, "NUMBERS_AT_ONCE", 7 * CLIENTS)
+    monkeypatch.setattr(row_blocks, "NUMBERS_AT_ONCE", {"cpu": 7 * CLIENTS})
 
 
 @pytest.fixture
@@ -47,7 +47,9 @@ def test_mixtures_take_the_place_of_uploads(weights, own):
     torch.testing.assert_close(mixed, expected)
     assert list(mixed) == list(own)
     for name in ("kernel", "matrix"):
-        assert mixed[name] is own[name]
+        alike = isinstance(weights, Groups)  # one row, which all receive
+        assert (mixed[name].data_ptr() == own[name].data_ptr()) is not alike
+        assert (mixed[name].stride(0) == 0) is alike
 
 
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
@@ -61,6 +63,6 @@ def test_what_is_stored_in_bfloat16_is_mixed_in_float32(weights, in_place, own):
     mixed = mix_blocks(weights, stored, in_place=in_place, storage=storage, key=key)
     for name, tensor in mixed.items():
         assert tensor.dtype == stored[name].dtype
-        assert tensor.stride() == own[name].stride()
+        assert tensor.stride()[1:] == own[name].stride()[1:]
         assert (tensor == rounded[name]).float().mean() > 0.99, name  # but for other sums in float32
         assert in_place or torch.equal(stored[name], before[name])

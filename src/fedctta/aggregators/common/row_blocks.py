@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Mixing, Weights, mix, of_tensor
+from fedctta.aggregators import Mixing, Weights, find_common_row, mix, of_tensor
 from fedctta.core.memory_layout import row_by_row
 from fedctta.core.network import Tensors
 from fedctta.core.storage import Storage, narrow, widen
 
-NUMBERS_AT_ONCE = 2**28  # 1 GB in float32
+NUMBERS_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # what a cache holds; 256 MB in float32
 
 
 def mix_blocks(
@@ -21,27 +21,30 @@ def mix_blocks(
 ) -> Tensors:
     """Give client i the model sum_j W_ij theta_j, as `mix` does, in the type that it had.
 
-    With `in_place`, large tensors are mixed where they are. Those in `storage` are mixed in float32, and rounded by the
-    same chance for all clients, which comes from `key`: who should receive the same model does.
+    With `in_place`, large tensors are mixed where they are; a model that all receive is stored once. Those in `storage`
+    are mixed in float32, and rounded by the same chance for all clients, which comes from `key`: who should receive the
+    same model does.
     """
     large = {n: t for n, t in own.items() if t.dim() > 2 and row_by_row(t) and (in_place or t.dtype == torch.bfloat16)}
     mixed = mix(weights, widen({name: tensor for name, tensor in own.items() if name not in large}))
     if storage is not None and key is not None:
         mixed = storage.narrow(mixed, key, stacked=True)
     for name, tensor in large.items():
-        into = tensor if in_place else torch.empty_like(tensor)
+        mine = of_tensor(weights, name)
+        row = find_common_row(mine)  # if all receive the same, one model is stored
+        into = torch.empty_like(tensor[:1]) if row is not None else tensor if in_place else torch.empty_like(tensor)
         chance = None
         if storage is not None and key is not None and name in storage.names:
             chance = storage.draw(name, key, tensor.shape[1:])
-        _mix_columns(of_tensor(weights, name), tensor, into, chance)
-        mixed[name] = into
+        _mix_columns(mine if row is None else row, tensor, into, chance)
+        mixed[name] = into.expand_as(tensor)
     return {name: mixed[name] for name in own}
 
 
 def _mix_columns(weights: Weights, tensor: Tensor, into: Tensor, chance: Tensor | None) -> None:
     """Write W tensor into another one that lies alike in memory, or into itself."""
     rows, columns = _flatten(tensor), tensor[0].numel()
-    places, step = _flatten(into), max(1, NUMBERS_AT_ONCE // len(tensor))
+    places, step = _flatten(into), max(1, NUMBERS_AT_ONCE[tensor.device.type] // len(tensor))
     if chance is not None:  # in the order of memory
         chance = _flatten(torch.empty_like(tensor[:1], dtype=chance.dtype).copy_(chance))[0]
     for some in (slice(first, first + step) for first in range(0, columns, step)):
