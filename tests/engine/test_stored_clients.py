@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedctta.core.clients import InChunks, by_loop
+from fedctta.core.network import Network
 from fedctta.core.storage import KEY, choose_storage, widen
 from fedctta.engine import simulation
 from fedctta.engine.gpu_capacity import are_too_many
@@ -17,6 +18,7 @@ from fedctta.streams import build
 from fedctta.streams.clusters import NIID
 
 ALL = ["local", "fedavg", "fedbn", "fedavgm", "fedamp", "cfl", "ldawa", "pfedgraph", "fedctta", "kin", "ugsa", "oracle"]
+METHODS = ["cotta", "fedicon", "grad", "shot", "t3a"]
 
 
 def store(federation):
@@ -69,6 +71,14 @@ def test_loops_and_chunks_and_streamed_rows_give_the_same(name, federation, tiny
             torch.testing.assert_close(tensor.float(), other.float(), rtol=2**-5, atol=2e-3, msg=part)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_whose_clients_own_weights_can_store_them_so(name, federation, tiny_network, play):
+    one = store(federation(tiny_network, name, "fedavg", clients=3, lift=InChunks(2)))
+    before, (tally, after) = one.start().clients, play(one, 2)
+    assert bool(tally.finite)
+    assert all(after.clients.own[part].dtype == tensor.dtype for part, tensor in before.own.items())
+
+
 def test_who_receives_the_same_model_stores_the_same(federation, tiny_network, play):
     own = play(store(federation(tiny_network, "grad", "fedavg", clients=3, lift=InChunks(2))))[1].clients.own
     for name, tensor in own.items():
@@ -111,3 +121,16 @@ def test_what_is_sent_is_counted_as_stored(federation, tiny_network, play):
     widely, narrowly = (play(one, 1)[0].bytes for one in (wide, store(wide)))
     kernels = size_of(wide.start().clients)
     assert (widely - narrowly).tolist() == [kernels // 2] * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", ["fedavg", "fedctta", "fedavgm"])
+def test_graphs_give_the_same(name, streamed, federation, tiny_module, play, monkeypatch):
+    monkeypatch.setattr(simulation, "are_too_many", lambda clients, memory: streamed)
+    network = Network(tiny_module, torch.device("cuda"))
+    plain = store(federation(network, "grad", name, clients=3, lift=InChunks(2)))
+    expected, (tally, state) = play(plain)[1], play(replace(plain, graphs="auto"))
+    assert streamed or tally.replayed > 0
+    for part, tensor in flatten(state).items():
+        torch.testing.assert_close(tensor.float(), flatten(expected)[part].float(), rtol=2**-5, atol=2e-3, msg=part)
