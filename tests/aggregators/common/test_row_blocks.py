@@ -19,6 +19,9 @@ WEIGHTS = {
     "dense": DENSE,
     "neighbours": Neighbours(torch.tensor([[i, (i + 1) % CLIENTS] for i in range(CLIENTS)]), torch.full((5, 2), 0.5)),
     "groups": Groups(torch.ones(CLIENTS, 1), torch.full((1, CLIENTS), 1 / CLIENTS), torch.zeros(CLIENTS)),
+    "kin": Groups(
+        torch.tensor([[1.0], [1], [0.5], [0], [1]]), torch.full((1, 5), 0.2), torch.tensor([0, 0, 0.5, 1, 0])
+    ),
     "each": dict.fromkeys(("kernel", "matrix", "vector"), DENSE),
 }
 
@@ -47,7 +50,7 @@ def test_mixtures_take_the_place_of_uploads(weights, own):
     torch.testing.assert_close(mixed, expected)
     assert list(mixed) == list(own)
     for name in ("kernel", "matrix"):
-        alike = isinstance(weights, Groups)  # one row, which all receive
+        alike = weights is WEIGHTS["groups"]  # one row, which all receive
         assert (mixed[name].data_ptr() == own[name].data_ptr()) is not alike
         assert (mixed[name].stride(0) == 0) is alike
 
