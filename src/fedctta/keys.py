@@ -15,6 +15,7 @@ Lie = Literal["sign", "scale", "random", "statistics"]
 Lift = Literal["auto", "graph", "vmap", "loop"]
 Order = Literal["shuffled", "bursts"]
 Precision = Literal["float32", "tf32", "bf16"]
+Stored = Literal["float32", "bf16"]
 Way = Literal["none", "check", "cap", "clip", "median", "trimmed"]
 
 LEAST_EPSILON, LEAST_DELTA = 1e-6, 1e-300  # below, the difference in `privacy.delta_of` is not exact
@@ -137,6 +138,9 @@ class Keys:
     )
     lift: Lift = field(default="auto", metadata=_about("How the method of one client is run for all of them."))
     precision: Precision = field(default="float32", metadata=_about("Arithmetic of the clients on a GPU."))
+    storage: Stored = field(
+        default="float32", metadata=_about("Type in which clients' own kernels and matrices are kept between rounds.")
+    )
     engine: Literal["fedctta", "flower"] = field(
         default="fedctta", metadata=_about("What plays the rounds; Flower's simulation is slower.")
     )

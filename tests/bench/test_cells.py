@@ -78,6 +78,8 @@ def test_a_list_holds_nothing_twice():
         ({"seconds": 0}, "--seconds 0 must be above 0"),
         ({"seconds": float("nan")}, "--seconds nan must be above 0"),
         ({"precision": "half"}, "unknown precision 'half'"),
+        ({"storage": "half"}, "unknown storage 'half'"),
+        ({"storage": "bf16", "ways": "a"}, "--storage bf16 has no effect without way b"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"quick": True, "everything": True}, "give one of them"),
     ],

@@ -121,7 +121,7 @@ def test_running_out_of_gpu_memory_ends_a_way_and_not_the_run(monkeypatch):
 
 def test_a_missing_gigabyte_is_told_before_it_is_tried(monkeypatch, fake):
     machine = fake(a=1e-3, b=1e-3)
-    monkeypatch.setattr(measuring, "shortage", lambda cell, way, device: "needs 9 GB" if way == "b" else None)
+    monkeypatch.setattr(measuring, "shortage", lambda cell, way, *_: "needs 9 GB" if way == "b" else None)
     row = measured(machine, plan(clients="4", ways="a,b"), "ab")
     assert row.found["b"] == Skipped("needs 9 GB")
     assert {way for way, *_ in machine.taken} == {"a"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fedctta.adapters import adapters
@@ -18,6 +20,19 @@ def test_ours_is_what_run_would_assemble():
     assert federation.adapter == adapters.create("tent")
     assert federation.server.clients == 3
     assert "vmap" in federation.server.lift.__name__
+
+
+def test_images_are_dealt_once():
+    work = make_work()
+    work.federation()
+    assert work.stream is work.stream
+
+
+def test_clients_are_stored_as_asked():
+    work = Work(Cell("resnet8-w16", "grad", "fedavg", 3, 2), 2, torch.device("cpu"), storage="bf16")
+    clients = work.federation().start().clients
+    assert {t.dtype for t in clients.own.values() if t.dim() > 2} == {torch.bfloat16}
+    assert "storage=bf16 has no effect" in find_refusal(replace(work.cell, adapter="tent"), work.device, "bf16")
 
 
 def test_every_round_has_images_and_labels():

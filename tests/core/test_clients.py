@@ -58,6 +58,17 @@ def test_what_is_the_same_for_all_clients_can_be_lifted_a_few_at_a_time():
     assert lifted.tolist() == [[0, 1, 2]] * 5
 
 
+def test_a_function_that_returns_nothing_is_called_for_some_clients_only():
+    asked = []
+
+    def ask(x):
+        asked.append(x)
+        return {}
+
+    assert InChunks(2)(ask)(torch.zeros(9)) == {}
+    assert len(asked) == 1
+
+
 def test_vmap_takes_as_many_clients_at_once_as_are_good():
     network = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)))
     norms = Client(network.statistics)

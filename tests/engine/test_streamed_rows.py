@@ -17,6 +17,7 @@ from fedctta.engine.rounds import State, flatten
 from fedctta.engine.simulation import simulate
 from fedctta.engine.streamed_rows import keep_apart, stream_rows
 from fedctta.errors import UserError
+from fedctta.models.inputs import read_batch
 from fedctta.streams import build
 from fedctta.streams.clusters import NIID
 
@@ -43,7 +44,10 @@ def compare(domains, witness, monkeypatch):
 
 
 # Several of these remember what they sent, or what was sent to them.
-@pytest.mark.parametrize("name", ["local", "fedavg", "fedavgm", "fedamp", "ldawa", "pfedgraph", "fedctta", "kin"])
+@pytest.mark.parametrize(
+    "name",
+    ["local", "fedavg", "fedbn", "fedavgm", "fedamp", "ldawa", "pfedgraph", "pfedbbn", "fedctta", "kin", "oracle"],
+)
 def test_servers_mix_clients_that_were_changed_in_place(name, federation, tiny_network, compare):
     compare(federation(tiny_network, "grad", name, clients=3, lift=InChunks(2)))
 
@@ -51,6 +55,18 @@ def test_servers_mix_clients_that_were_changed_in_place(name, federation, tiny_n
 @pytest.mark.parametrize("name", ["none", "bn", "tent", "cotta", "bbn", "eata"])
 def test_clients_change_in_place(name, federation, tiny_network, compare):
     compare(federation(tiny_network, name, "fedavg", clients=3, lift=InChunks(2)))
+
+
+@pytest.mark.parametrize(("name", "stays"), [("fedctta", True), ("oracle", True), ("fedavgm", False)])
+def test_a_server_that_only_mixes_needs_no_second_copy(name, stays, federation, tiny_network, domains):
+    one = stream_rows(federation(tiny_network, "grad", name, clients=3, lift=InChunks(2)))
+    slot = build(NIID(clusters=2), domains, clients=3, slots=3, batch=4, seed=0).slot(0)
+    before = one.start()
+    kernels = {n: t.data_ptr() for n, t in before.clients.own.items() if t.dim() > 2}
+    with torch.no_grad():
+        everybody, domain = torch.ones(3, dtype=torch.bool), torch.tensor([0, 0, 1])
+        after, _ = one.play(before, 0, read_batch(slot.images), everybody, domain)
+    assert all((after.clients.own[name].data_ptr() == place) is stays for name, place in kernels.items())
 
 
 def test_clients_take_the_place_of_those_before():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta.aggregators import overall
+from fedctta.aggregators.common.groups import Groups
 from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.engine import tally as tally_module
 from fedctta.engine.tally import Tally, even_sample
@@ -165,6 +166,18 @@ def test_few_weights_a_row_are_counted_like_a_whole_matrix(make_tally, device):
     assert sparse.same_domain_weight() == pytest.approx(dense.same_domain_weight())
     assert sparse.same_domain_weight() == pytest.approx((1 + 0.5 + 0.9 + 1 + 1 + 1 + 1) / 7)
     assert torch.equal(sparse.matrices, dense.matrices)
+
+
+def test_groups_are_counted_like_their_matrix(make_tally, device):
+    plan = [[0, 1, 0, ABSENT], [1, 1, 1, 0]]
+    dense, grouped = make_tally(plan), make_tally(plan)
+    takes, gives = torch.rand(4, 2, device=device), torch.rand(2, 4, device=device)
+    groups = Groups(takes, gives, torch.rand(4, device=device))
+    for t, domain in enumerate(torch.tensor(plan, device=device, dtype=torch.int32)):
+        grouped.record_collaboration(t, groups, domain, (2, 1))
+        dense.record_collaboration(t, groups.matrix(), domain, (2, 1))
+    assert grouped.same_domain_weight() == pytest.approx(dense.same_domain_weight())
+    assert torch.equal(grouped.matrices, dense.matrices)
 
 
 def test_without_collaboration_everybody_is_its_own_peer(make_tally):

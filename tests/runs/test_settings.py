@@ -178,6 +178,8 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"trim": 0.1}, "trim has no effect without robust=trimmed"),
         ({"lie": "scale"}, "lie has no effect without liars"),
         ({"adapter": "none", "guard": "reset"}, "guard has no effect: nothing is adapted"),
+        ({"adapter": "none", "storage": "bf16"}, "storage has no effect: nothing is adapted"),
+        ({"storage": "half"}, "unknown value for storage 'half'"),
     ],
 )
 def test_what_cannot_be_meant_is_told(values, message):
@@ -220,6 +222,7 @@ OTHER = {
         "device": "cpu",
         "lift": "vmap",
         "precision": "tf32",
+        "storage": "bf16",
         "engine": "flower",
     },
 }

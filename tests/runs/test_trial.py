@@ -266,6 +266,7 @@ def test_checking_refuses_what_playing_would_and_plays_nothing(prepare, start, m
         ({"aggregator": "ugsa", "robust": "median"}, "robust=median has no effect on ugsa"),
         ({"adapter": "tent", "noise": 1.0}, "cover the statistics of one batch only"),
         ({"clients": 1000}, "fewer clients"),
+        ({"adapter": "tent", "storage": "bf16"}, "storage=bf16 has no effect on adapter 'tent', whose .*: drop it"),
     ):
         for refuse in (lambda values=values: check(*prepare(**values)), lambda values=values: start(**values)):
             with pytest.raises(UserError, match=said):
@@ -277,6 +278,15 @@ def test_where_nobody_collaborates_the_record_holds_the_identity_once(start):
     assert np.array_equal(alone.collaboration, np.eye(4)[None])
     assert alone.collaboration_rounds.tolist() == [0]
     assert start(aggregator="fedavg", interval=4).collaboration_rounds.tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("more", [{}, {"check": 2, "guard": "reset"}, {"retention": 8, "predict": "before"}])
+def test_weights_are_stored_in_bfloat16_if_asked(start, more):
+    plain, asked = (start(adapter="grad", aggregator="fedavg", **kept, **more) for kept in ({}, {"storage": "bf16"}))
+    assert asked.settings["storage"] == "bf16"
+    assert "storage" not in plain.settings
+    assert asked.bytes_up < 0.7 * plain.bytes_up
+    assert abs(int(asked.correct.sum()) - int(plain.correct.sum())) <= 0.1 * plain.seen.sum()
 
 
 def test_earlier_domains_are_measured_only_if_asked(start):

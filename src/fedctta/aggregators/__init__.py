@@ -128,6 +128,14 @@ class Aggregator:
         """
         return True
 
+    @property
+    def only_mixes(self) -> bool:
+        """Whether kernels and matrices are mixed, and neither looked at but by lifted functions, nor remembered.
+
+        They may then be mixed where they are, and stored in bfloat16 without a copy of all in float32.
+        """
+        return False
+
     def foresee(self, server: Server, read: Callable[[int], Tensor], rounds: Sequence[int]) -> Tensors:
         """Return memories that can be computed in advance, given all that clients will see in a simulation.
 
@@ -195,7 +203,7 @@ def mix(weights: Mixing, own: Tensors) -> Tensors:
     """Give client i the model sum_j W_ij theta_j. Vectors, many and short, are concatenated and mixed at once."""
     vectors = _mix_vectors(weights, {name: tensor for name, tensor in own.items() if tensor.dim() == 2})
     wide = {name: of_tensor(weights, name) for name in own if name not in vectors}
-    rows = {id(mine): _find_common_row(mine) for mine in {id(mine): mine for mine in wide.values()}.values()}
+    rows = {id(mine): find_common_row(mine) for mine in {id(mine): mine for mine in wide.values()}.values()}
     return {
         name: vectors[name] if name in vectors else _mixed(wide[name], rows[id(wide[name])], tensor)
         for name, tensor in own.items()
@@ -239,7 +247,7 @@ def _multiply(weights: Weights, tensor: Tensor) -> Tensor:
     return mixed.as_strided((len(mixed), *tensor.shape[1:]), tensor.stride())
 
 
-def _find_common_row(weights: Weights) -> Tensor | None:
+def find_common_row(weights: Weights) -> Tensor | None:
     """Return the row[1, N] that all rows of W are, if they are; a GPU is not asked: it would have to be waited for."""
     if isinstance(weights, Groups):
         alike = not weights.alone.is_cuda and len(weights.alone) > 1 and not weights.alone.any()

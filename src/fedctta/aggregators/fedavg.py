@@ -24,6 +24,11 @@ class FedAvg(Aggregator):
     colour: ClassVar[str] = "#e69f00"
     baseline: ClassVar[bool] = True
 
+    @property
+    def only_mixes(self) -> bool:
+        """W does not depend on models."""
+        return True
+
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Groups, Tensors]:
         """W = 11' / N."""
         n, device = len(uploads.active), uploads.active.device

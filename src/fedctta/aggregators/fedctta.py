@@ -109,6 +109,11 @@ class FedCTTA(Aggregator):
             return self.statistics == "received"
         return bool(own) and all(name.endswith(("running_mean", "running_var")) for name in own)
 
+    @property
+    def only_mixes(self) -> bool:
+        """W comes of answers, unless models that were received are remembered."""
+        return self.variant == "paper" and self.statistics != "received"
+
     def init(self, server: Server) -> Tensors:
         """Remember nothing, unless smoothing or the received models were asked for."""
         if self.compare == "features" and not server.network.has_features:

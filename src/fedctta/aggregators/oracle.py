@@ -25,6 +25,11 @@ class Oracle(Aggregator):
     colour: ClassVar[str] = "#8a8f98"
     upper_bound: ClassVar[bool] = True
 
+    @property
+    def only_mixes(self) -> bool:
+        """W comes of domains."""
+        return True
+
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
         """W_ij = [same domain] / number of clients in it."""
         domain = uploads.domain

@@ -43,6 +43,11 @@ class PFedBBN(Aggregator):
                 " bbn, bn, norm-ema, rotta or grad, with a model that has BatchNorm"
             )
 
+    @property
+    def only_mixes(self) -> bool:
+        """W comes of statistics."""
+        return True
+
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Compare statistics, turn distances into weights."""
         statistics = [uploads.own[name] for name in sorted(uploads.own.keys() & server.network.statistics.keys())]

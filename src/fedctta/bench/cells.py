@@ -15,7 +15,7 @@ from fedctta.aggregators import aggregators as server_methods
 from fedctta.bench.passes import count_passes
 from fedctta.bench.shapes import SIDE, Shape
 from fedctta.errors import UserError, either, unknown
-from fedctta.keys import Precision
+from fedctta.keys import Precision, Stored
 from fedctta.machine import choose_device
 from fedctta.models import ARCHITECTURES
 
@@ -93,6 +93,7 @@ class Plan:
     seconds: float
     device: torch.device
     precision: Precision
+    storage: Stored = "float32"  # of our clients
 
 
 def make_plan(
@@ -108,6 +109,7 @@ def make_plan(
     seconds: float = 60.0,
     device: str = "auto",
     precision: str = "float32",
+    storage: str = "float32",
     quick: bool = False,
     everything: bool = False,
 ) -> Plan:
@@ -122,6 +124,8 @@ def make_plan(
         raise UserError(f"--seconds {seconds:g} must be above 0")
     if precision not in get_args(Precision):
         raise unknown("precision", precision, get_args(Precision))
+    if storage not in get_args(Stored):
+        raise unknown("storage", storage, get_args(Stored))
     if device not in ("auto", "cpu", "cuda"):
         raise unknown("device", device, ("auto", "cpu", "cuda"))
     place = choose_device(device)
@@ -140,13 +144,17 @@ def make_plan(
     if size is not None and all(ARCHITECTURES[name].series for name in grid[0]):
         raise UserError(f"--size {size} has no effect on series: leave it out")
     cells = tuple(Cell(*which, batch, size or SIDE) for which in itertools.product(*grid))
+    chosen = _choose_ways(ways, cells, on_gpu)
+    if storage != "float32" and "b" not in chosen:
+        raise UserError(f"--storage {storage} has no effect without way b: leave it out")
     return Plan(
         cells=cells,
-        ways=_choose_ways(ways, cells, on_gpu),
+        ways=chosen,
         rounds=rounds,
         seconds=seconds,
         device=place,
         precision=precision,  # type: ignore[arg-type]
+        storage=storage,  # type: ignore[arg-type]
     )
 
 

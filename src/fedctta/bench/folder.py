@@ -43,6 +43,7 @@ def summary(rows: Sequence[Row], plan: Plan) -> dict[str, Any]:
         "hardware": hardware(plan.device),
         "device": plan.device.type,
         "precision": plan.precision,
+        **({} if plan.storage == "float32" else {"storage": plan.storage}),
         "images_and_weights": "random",
         "ways": {way: WAYS[way] for way in plan.ways},
         "cells": [

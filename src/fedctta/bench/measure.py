@@ -100,7 +100,7 @@ def refuse_impossible(plan: Plan) -> None:
     """Raise a UserError if the models and methods of no cell fit together."""
     refusals = []
     for cell in plan.cells:
-        refusals.append(find_refusal(replace(cell, clients=FEWEST), plan.device))
+        refusals.append(find_refusal(replace(cell, clients=FEWEST), plan.device, plan.storage))
         if refusals[-1] is None:
             return
     raise UserError(f"nothing to measure: {refusals[0]}")
@@ -123,11 +123,11 @@ def measure(cell: Cell, plan: Plan, known: dict[str, Known], take: Take | None =
     _let_go(plan.device)  # what torch keeps of the cell before would look taken
     found: dict[str, Timing | Skipped] = {}
     guesses: dict[str, float] = {}
-    if refusal := find_refusal(replace(cell, clients=FEWEST), plan.device):
+    if refusal := find_refusal(replace(cell, clients=FEWEST), plan.device, plan.storage):
         return Row(cell, dict.fromkeys(plan.ways, Skipped(refusal)))
     for way in plan.ways:
         missing = "it is not written for this method" if way in LOOPED and not cell.looped else None
-        missing = missing or shortage(cell, way, plan.device)
+        missing = missing or shortage(cell, way, plan.device, plan.storage)
         if missing:
             found[way] = Skipped(missing)
         else:
@@ -190,7 +190,7 @@ def take_turn(cell: Cell, way: str, rounds: int, plan: Plan) -> Timing | Skipped
     before_mb = torch.cuda.memory_allocated(device) / 2**20 if device.type == "cuda" else 0.0  # others' workspaces
     try:
         with arithmetic(plan.precision):
-            WAYS[way](Work(cell, before + rounds, device, plan.precision), tick)
+            WAYS[way](Work(cell, before + rounds, device, plan.precision, plan.storage), tick)
     except NotCapturable as error:
         return Skipped(str(error))
     except torch.OutOfMemoryError:

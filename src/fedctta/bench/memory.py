@@ -10,11 +10,14 @@ from typing import NamedTuple
 import torch
 
 from fedctta.adapters import adapters
+from fedctta.aggregators import aggregators
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.aggregators.fedtsa.noise import choose_epochs_at_once, count_numbers
 from fedctta.bench.cells import Cell
 from fedctta.bench.shapes import Shape, build_model
 from fedctta.core.network import Network, Tensors
+from fedctta.core.storage import choose_storage
+from fedctta.keys import Stored
 
 SHARE = 0.9  # of what is free may be taken
 DRAWN, KEPT = 28, 40  # bytes for a number that is drawn (hashes take 8), and for a pair in training
@@ -31,24 +34,27 @@ class _Sizes(NamedTuple):
     model: int
     own: int
     private: int
+    narrow: int  # of what a client owns, if its kernels and matrices are stored in bfloat16
 
 
-def needed(cell: Cell, way: str) -> Bytes:
+def needed(cell: Cell, way: str, storage: Stored = "float32") -> Bytes:
     """Return roughly what all clients' tensors take at the worst moment; those of single passes come on top."""
-    model, own, private = (cell.clients * size for size in _sizes(cell.shape, cell.adapter))
+    model, own, private, narrow = (cell.clients * size for size in _sizes(cell.shape, cell.adapter))
+    stored = own if storage == "float32" else narrow
+    mixed = 0 if aggregators.create(cell.aggregator).only_mixes else own  # if there is no room for more
     block = _block(cell.clients) if cell.aggregator == "fedtsa" else 0
     return {
         "a": Bytes(0, 0),
         "a'": Bytes(0, 0),
-        "b": Bytes(0, 2 * own + private + block),  # adapted in place, if there is no room for more, and mixed
+        "b": Bytes(0, stored + mixed + private + block),  # adapted in place
         "c": Bytes(0, model + own + private + block),
         "d": Bytes(model + 3 * own + private, private),  # model, upload, average, its copy; Adam's stays on the device
     }[way]
 
 
-def shortage(cell: Cell, way: str, device: torch.device) -> str | None:
+def shortage(cell: Cell, way: str, device: torch.device, storage: Stored = "float32") -> str | None:
     """Say what is missing, if anything."""
-    need = needed(cell, way)
+    need = needed(cell, way, storage)
     if device.type == "cpu":
         need = Bytes(need.host + need.device, 0)
     for place, wanted, free in (("memory", need.host, _free_host()), ("GPU memory", need.device, _free_device(device))):
@@ -68,7 +74,9 @@ def _block(clients: int) -> int:
 def _sizes(shape: Shape, adapter: str) -> _Sizes:
     network = Network(build_model(shape), dense=shape.dense)
     client = adapters.create(adapter).init(network)
-    return _Sizes(*(_bytes(tensors) for tensors in (network.state, client.own, client.private)))
+    storage = choose_storage(network, client)
+    narrow = client if storage is None else storage.begin(client)
+    return _Sizes(*(_bytes(tensors) for tensors in (network.state, client.own, client.private, narrow.own)))
 
 
 def _bytes(tensors: Tensors) -> int:

@@ -56,7 +56,7 @@ def launched(work: Work, tick: Tick) -> None:
     """Way a': kernel by kernel, on the images of every round."""
     model = _prepare(work)
     for t in range(work.rounds):
-        x = work.read(t)[0].flatten(0, 1)  # the first time it makes the stream, and for that a method may be tried
+        x = work.read(t)[0].flatten(0, 1)  # the first time it makes the stream, and for that tries the model
         with torch.inference_mode(), _arithmetic(work):
             for part in _parts(work, x):
                 _infer(model, part)

@@ -20,6 +20,7 @@ Grid = tuple[list[str], list[list[str]]]
 def heading(plan: Plan) -> str:
     """Return what was measured and on what."""
     machine = f"batch {plan.cells[0].batch}, {hardware(plan.device)}, {plan.precision}"
+    machine += "" if plan.storage == "float32" else f", our clients stored in {plan.storage}"
     return (
         f"{machine}; images and weights are random, so no data are needed. Medians over rounds, the ways taking turns:"
         " absolute times depend on the machine, the ratios are what to look at."

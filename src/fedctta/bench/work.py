@@ -13,9 +13,9 @@ from fedctta.bench.shapes import build_model, make_data
 from fedctta.data.masked import AnyDomains
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
-from fedctta.keys import Precision
+from fedctta.keys import Precision, Stored
 from fedctta.models.inputs import read_batch
-from fedctta.runs.build import choose_parts, federate
+from fedctta.runs.build import Parts, choose_parts, federate
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams import Stream
@@ -31,6 +31,7 @@ class Work:
     rounds: int
     device: torch.device
     precision: Precision = "float32"
+    storage: Stored = "float32"
 
     @cached_property
     def source(self) -> nn.Module:
@@ -42,17 +43,23 @@ class Work:
         """One domain of random inputs."""
         return make_data(self.cell.shape, max(POOL, self.rounds * self.cell.batch))
 
-    @cached_property
+    @property
     def stream(self) -> Stream:
         """Which images every client sees in every round."""
-        return self._assemble()[1]
+        return self._parts.stream
 
     def federation(self) -> Federation:
         """Make the federation just as `fedctta run` does, its lifting included; nothing is done before its round."""
-        return replace(self._assemble()[0], ahead=False)
+        return replace(federate(self._experiment, self._parts), ahead=False)
 
-    def _assemble(self) -> tuple[Federation, Stream]:
-        experiment = Experiment(
+    @cached_property
+    def _parts(self) -> Parts:
+        """All that the federation is made of; images are dealt to thousands of clients once."""
+        return choose_parts(self._experiment, self.device, Cache({"model": self.source, "dataset": self.data}))
+
+    @property
+    def _experiment(self) -> Experiment:
+        return Experiment(
             dataset="noise",
             model=self.cell.model,
             adapter=self.cell.adapter,
@@ -63,9 +70,8 @@ class Work:
             batch=self.cell.batch,
             slots=self.rounds,
             precision=self.precision,
+            storage=self.storage,
         )
-        parts = choose_parts(experiment, self.device, Cache({"model": self.source, "dataset": self.data}))
-        return federate(experiment, parts), parts.stream
 
     def read(self, t: int) -> tuple[Tensor, Tensor]:
         """Return images x[N, B, ...] on the device and their labels[N, B] on the CPU."""
@@ -73,10 +79,10 @@ class Work:
         return read_batch(slot.images, self.device), torch.from_numpy(slot.labels)
 
 
-def find_refusal(cell: Cell, device: torch.device) -> str | None:
+def find_refusal(cell: Cell, device: torch.device, storage: Stored = "float32") -> str | None:
     """Say why a cell's model and methods do not fit together, if they do not."""
     try:
-        Work(cell, 1, device).stream  # noqa: B018  (making it checks everything)
+        Work(cell, 1, device, storage=storage).federation()  # making it checks everything
     except UserError as error:
         return str(error)
     return None

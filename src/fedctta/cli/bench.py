@@ -26,6 +26,7 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Time for a cell; what would not fit is skipped.")] = 60.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="float32, tf32 or bf16; the latter on a GPU.")] = "float32",
+    storage: Annotated[str, typer.Option(help="float32 or bf16: how our clients' own weights are kept.")] = "float32",
     folder: Annotated[Path, typer.Option("--out", help="Folder for bench.md, .json and .png.")] = Path("runs/bench"),
     quick: Annotated[bool, typer.Option("--quick", help="A small model, few clients and rounds.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="The whole grid on a CPU too.")] = False,
@@ -51,6 +52,7 @@ def bench(
         seconds=seconds,
         device=device,
         precision=precision,
+        storage=storage,
         quick=quick,
         everything=everything,
     )

@@ -96,6 +96,8 @@ class InChunks:
             new = few_at_once(*tree_unflatten([leaf[few] for leaf in leaves], spec))
             if results is None:
                 results = self._make_room(count, new, arguments[0])
+                if not tree_leaves(results):  # nothing for anybody, as signals that no server asked for
+                    break
             for rows, some in zip(tree_leaves(results), tree_leaves(new), strict=True):
                 rows[few] = some
         return results

@@ -124,6 +124,12 @@ def _constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=device)
 
 
+def agree(one: Tensor, other: Tensor, apart: float = 1e-3) -> bool:
+    """Whether two tensors agree up to rounding; in bfloat16, which is rounded by chance, up to two steps at least."""
+    relative = max(apart, 2.0**-6) if one.dtype == torch.bfloat16 else apart
+    return torch.allclose(one.float(), other.float(), rtol=relative, atol=apart, equal_nan=True)
+
+
 def choose_rows(who: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Return the rows of `yes` where the mask `who`[N] says so, and those of `no` elsewhere."""
     return torch.where(who.view(-1, *[1] * (yes.dim() - 1)), yes, no)

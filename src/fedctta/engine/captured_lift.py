@@ -19,6 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fedctta.core.clients import Lifter
 from fedctta.core.gpu_memory import capture_graph
+from fedctta.core.tensors import agree
 from fedctta.machine import total_memory
 
 WARM = 2  # calls before a capture, in which libraries initialise
@@ -93,7 +94,7 @@ class CapturedLift:
             torch.cuda.synchronize(self._device)
             return None
         captured = _Captured(graph, reads, tree_flatten(results)[0], taken, form)
-        if not all(map(_near, expected, tree_flatten(captured.call(leaves))[0])):
+        if not all(map(agree, expected, tree_flatten(captured.call(leaves))[0])):
             return None
         self._room -= size
         return captured
@@ -139,8 +140,3 @@ def _computes_nothing(leaves: list[Tensor], results: list[Tensor]) -> bool:
     """Whether there are no results but what was given, so that a graph would be empty."""
     given = {leaf.untyped_storage().data_ptr() for leaf in leaves}
     return all(result.untyped_storage().data_ptr() in given for result in results)
-
-
-def _near(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors agree up to rounding."""
-    return torch.allclose(one.float(), other.float(), rtol=1e-3, atol=1e-3, equal_nan=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedctta.core.clients import Client
 from fedctta.core.gpu_memory import capture_graph
 from fedctta.core.network import Tensors
-from fedctta.core.tensors import write_all
+from fedctta.core.tensors import agree, write_all
 from fedctta.engine.device_stream import Batches, DeviceStream
 from fedctta.engine.rounds import Federation, Outcome, State, flatten
 from fedctta.engine.tally import Tally
@@ -209,9 +209,9 @@ class RoundGraphs:
         """Count what was predicted, and keep the new state."""
         tally = self._tally
         tally.count(self._when, outcome.logits, read.labels, read.domain)
-        if outcome.collaboration is not None:
-            tally.count_collaboration(outcome.collaboration, read.domain)
-            tally.keep_matrix(self._when, outcome.collaboration)
+        if outcome.weights is not None:
+            tally.count_collaboration(outcome.weights, read.domain)
+            tally.keep_matrix(self._when, outcome.weights)
         self._overwrite(held, new)
         self._when.add_(1)
         return outcome
@@ -244,8 +244,8 @@ class RoundGraphs:
             tensor.copy_(before[name])
         tally.replayed -= 1
         tally.record(t, outcome.logits, labels, domain)
-        if outcome.collaboration is not None:
-            tally.record_collaboration(t, outcome.collaboration, domain, (outcome.bytes_up, outcome.bytes_down))
+        if outcome.weights is not None:
+            tally.record_collaboration(t, outcome.weights, domain, (outcome.bytes_up, outcome.bytes_down))
         return expected
 
     def insist(self) -> None:
@@ -275,7 +275,7 @@ def alike(one: State, other: State) -> bool:
 def near(one: State, other: State, apart: float) -> bool:
     """Whether two states agree up to rounding."""
     a, b = flatten(one), flatten(other)
-    return all(torch.allclose(a[n].float(), b[n].float(), rtol=apart, atol=apart, equal_nan=True) for n in a)
+    return all(agree(a[n], b[n], apart) for n in a)
 
 
 def write_over(held: State, new: State) -> None:

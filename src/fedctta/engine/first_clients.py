@@ -10,6 +10,7 @@ from fedctta.adapters import Adapter
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network
 from fedctta.core.randomness import keys
+from fedctta.core.storage import KEY, Storage, first_keys
 
 
 def first_client(
@@ -24,11 +25,22 @@ def first_client(
 
 
 def first_clients(
-    network: Network, adapter: Adapter, images: Callable[[int], Tensor], batch: int, seed: int, count: int
+    network: Network,
+    adapter: Adapter,
+    images: Callable[[int], Tensor],
+    batch: int,
+    seed: int,
+    count: int,
+    storage: Storage | None = None,
 ) -> Client:
-    """Return clients 0 to count - 1 as one stack."""
-    clients = stack(first_client(network, adapter, images, batch, seed), count)
-    return _with_keys(clients, keys(seed, count, network.device))
+    """Return clients 0 to count - 1 as one stack, as they are stored."""
+    client = first_client(network, adapter, images, batch, seed)
+    clients = _with_keys(
+        stack(client if storage is None else storage.begin(client), count), keys(seed, count, network.device)
+    )
+    if storage is None:
+        return clients
+    return clients._replace(private={**clients.private, KEY: first_keys(seed, count, network.device)})
 
 
 def _with_keys(client: Client, key: Tensor) -> Client:

@@ -16,7 +16,7 @@ from fedctta.core.network import Network
 
 SHARE = 0.25  # of the device: a captured round and an ordinary one, which are compared, each need their own
 ACTIVATIONS = 6  # what an adapting client holds, in plain passes: about 5.5 with Tent and BBN, ResNeXt-29, on an H200
-COPIES = 4  # of what a client owns: before, gradient, adapted, mixed
+COPIES = 4  # of what a client owns: before, gradient, adapted, mixed; or, where bfloat16 is stored, 3 and 2 halves
 HELD = 5  # the same, of all clients, where a captured round is compared with an ordinary one (4.7 on an H200)
 MOST = 0.9  # of the device that they may take
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedctta.core.clients import Client
 from fedctta.core.network import Tensors
+from fedctta.core.storage import widen
 from fedctta.data.domains import UNLABELLED, Domains
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.engine.rounds import Federation, State
@@ -87,6 +88,6 @@ def last_visits(domain: NDArray[np.int32]) -> NDArray[np.int64]:
 
 def reference(federation: Federation, state: State, there: Tensor) -> Client:
     """Return the client to be measured: the mean of the models of those `there`, the server's own laid over it."""
-    own = {name: tensor[there].mean(0) for name, tensor in state.clients.own.items()}
+    own = {name: tensor.mean(0) for name, tensor in widen({n: t[there] for n, t in state.clients.own.items()}).items()}
     private = {name: tensor[there[0]] for name, tensor in state.clients.private.items()}
     return Client(own | federation.aggregator.keeps(state.memory), private)

@@ -17,15 +17,18 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedctta.adapters import Adapter
-from fedctta.aggregators import Aggregator, Server, Uploads, overall
-from fedctta.core.clients import Client, put, take
+from fedctta.aggregators import Aggregator, Server, Uploads, matrix, overall
+from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.row_blocks import mix_blocks
+from fedctta.core.clients import Client, InChunks, put, take
 from fedctta.core.network import Network, Tensors
+from fedctta.core.storage import Storage, server_key, widen
 from fedctta.core.tensors import choose_rows
 from fedctta.engine.first_clients import first_clients
 from fedctta.errors import UserError
 from fedctta.uploads.late_uploads import Late
 from fedctta.uploads.robust import Robust
-from fedctta.uploads.server_half import serve
+from fedctta.uploads.server_half import Mixer, serve
 from fedctta.uploads.stages import Stage, Transit
 
 
@@ -38,12 +41,20 @@ class State(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes sent."""
+    """What a round gives the tally: logits of the active clients, W if there was an aggregation, bytes sent.
+
+    A W via groups stays one: as a matrix it would have N^2 numbers.
+    """
 
     logits: Tensor
-    collaboration: Tensor | None
+    weights: Tensor | Groups | None
     bytes_up: int
     bytes_down: int
+
+    @property
+    def collaboration(self) -> Tensor | None:
+        """W[N, N]."""
+        return None if self.weights is None else matrix(self.weights)
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Federation:
     robust: Robust = field(default_factory=Robust)  # the last of these stages, which also limits how uploads are mixed
     predict: Literal["after", "before"] = "after"  # the round's adaptation and download
     batch: int = 10  # images per client and round, for methods that learn from source images
+    storage: Storage | None = None  # None: clients are stored as they compute
     ahead: bool = True  # on a GPU, let the server compute in advance what does not depend on adaptation
 
     @property
@@ -75,8 +87,8 @@ class Federation:
         """Return the state before the first round: every client holds the source model."""
         memory = self.aggregator.init(self.server) if self.aggregator.communicates else {}
         server = self.server
-        clients = first_clients(self.network, self.adapter, server.images, self.batch, server.seed, server.clients)
-        return State(clients, memory)
+        how = (self.batch, server.seed, server.clients, self.storage)
+        return State(first_clients(self.network, self.adapter, server.images, *how), memory)
 
     def aggregations(self, rounds: int) -> NDArray[np.int64]:
         """Return the rounds that end with an aggregation."""
@@ -129,21 +141,25 @@ class Federation:
         everyone = len(x) == len(active)
         who = slice(None) if everyone else active.nonzero().squeeze(1)
         present = take(clients, who)
-        memory, post, weights, up, down = state.memory, state.post, None, 0, 0
+        memory, post, up, down = state.memory, state.post, 0, 0
+        weights: Tensor | Groups | None = None
         if self.aggregator.communicates and (t + 1) % self.interval == 0:
             signals = lift(partial(self.aggregator.signal, network))(present, x)
             if not everyone:
                 signals = {n: s.new_zeros(len(active), *s.shape[1:]).index_copy(0, who, s) for n, s in signals.items()}
-            shared = self.aggregator.shares(network, clients.own)
+            stored = self.aggregator.shares(network, clients.own)
+            mixer = self._choose_mixer(clients.private, delay)
+            shared = widen(stored) if self.storage is not None and mixer is None else stored
             transit = Transit(t, Uploads(shared, signals, active, domain), active, active, x, who, delay, post)
             for stage in self.stages:
                 transit = stage.handle(self.server, transit)
-            held = shared | self.aggregator.hands(clients.private)
-            served = serve(self.server, self.aggregator, self.robust, transit, held, memory)
-            clients = take_up(clients, served.received)
-            memory, post, weights, receive = served.memory, transit.post, overall(served.mixing, shared), served.receive
-            down = (len(x) if receive is active else int(receive.sum())) * bytes_each(held)
-            up = len(x) * (bytes_each(shared) + bytes_each(signals))
+            handed = self.aggregator.hands(clients.private)
+            served = serve(self.server, self.aggregator, self.robust, transit, shared | handed, memory, mixer)
+            clients = take_up(clients, self._store(served.received, clients.private))
+            memory, post, receive = served.memory, transit.post, served.receive
+            weights = served.mixing if isinstance(served.mixing, Groups) else overall(served.mixing, shared)
+            down = (len(x) if receive is active else int(receive.sum())) * bytes_each(stored | handed)
+            up = len(x) * (bytes_each(stored) + bytes_each(signals))
             if self.adapter.receives:
                 clients = self._receive(clients, x, active, receive)
 
@@ -153,6 +169,19 @@ class Federation:
     def _each(self, function: Callable[..., Any], clients: Client, x: Tensor) -> Any:
         """Apply a function of one client and its batch to all."""
         return self.server.lift(partial(function, self.network))(clients, x)
+
+    def _choose_mixer(self, private: Tensors, delay: Tensor | None) -> Mixer | None:
+        """Return how to mix models where they are, or as they are stored, if nothing but the mixing reads them."""
+        lift, storage = self.server.lift, self.storage
+        in_place = isinstance(lift, InChunks) and lift.in_place
+        if not (in_place or storage) or not (self.aggregator.only_mixes and self.trusting and delay is None):
+            return None
+        key = None if storage is None else server_key(private)
+        return partial(mix_blocks, in_place=in_place, storage=storage, key=key)
+
+    def _store(self, own: Tensors, private: Tensors) -> Tensors:
+        """Return what clients received from the server as they store it."""
+        return own if self.storage is None else self.storage.narrow(own, server_key(private), stacked=True)
 
     def find_due(self, clients: Client) -> Tensor:
         """Return which of the clients are to review their batches, [A]."""
@@ -181,6 +210,7 @@ class Federation:
         greeted = self.aggregator.welcome(shared, joined, state.memory)
         if greeted is shared:
             return state.clients, 0
+        greeted = self._store(greeted, state.clients.private)
         clients = state.clients._replace(own={**state.clients.own, **greeted})
         clients = self._receive(clients, x, active, joined) if self.adapter.receives else clients
         return clients, int(joined.sum()) * bytes_each(greeted)

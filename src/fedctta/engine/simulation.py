@@ -157,8 +157,8 @@ def _next(
     )
     tally.record(t, outcome.logits, labels, domain)
     moved = (outcome.bytes_up, outcome.bytes_down)
-    if outcome.collaboration is None:
+    if outcome.weights is None:
         tally.record_bytes(moved)  # newcomers can be sent a model in rounds without an aggregation too
     else:
-        tally.record_collaboration(t, outcome.collaboration, domain, moved)
+        tally.record_collaboration(t, outcome.weights, domain, moved)
     return state

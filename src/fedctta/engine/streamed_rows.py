@@ -3,7 +3,7 @@
 An ordinary round has the clients before it, adapted, and mixed, and a captured one keeps them beside an ordinary one.
 For 10,000 clients that own all of ResNet-8 that would be five times 50 GB. Here some rows at a time are copied to where
 a graph reads them, pass through it, and return to where they came from. The clients exist once while they adapt and
-predict, and twice while the server mixes.
+predict, and, if the server does more with their models than mix them (`Aggregator.only_mixes`), twice while it does.
 """
 
 from __future__ import annotations

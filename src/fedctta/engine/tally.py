@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedctta.aggregators import matrix
+from fedctta.aggregators.common.groups import Groups
 from fedctta.core.network import Tensors
 from fedctta.data.domains import UNLABELLED
 from fedctta.data.mask_layouts import IGNORE
@@ -121,21 +123,25 @@ class Tally:
                 row = int((self.domain[t, :client] != ABSENT).sum())
                 self.masks[k] = predicted[row, : height * width].view(height, width)
 
-    def record_collaboration(self, t: int, weights: Tensor, domain: Tensor, moved: tuple[int, int]) -> None:
+    def record_collaboration(self, t: int, weights: Tensor | Groups, domain: Tensor, moved: tuple[int, int]) -> None:
         """Record W of round t, its share on clients of the same domain, and the bytes sent."""
         self.count_collaboration(weights, domain)
         self.record_bytes(moved)
         if t in self._place:
-            self.matrices[self._place[t]] = weights.to_dense()
+            self.matrices[self._place[t]] = matrix(weights).to_dense()
 
     def record_bytes(self, moved: tuple[int, int]) -> None:
         """Add the bytes sent up and down in a round."""
         self.bytes += torch.tensor(moved)
 
-    def count_collaboration(self, weights: Tensor, domain: Tensor) -> None:
+    def count_collaboration(self, weights: Tensor | Groups, domain: Tensor) -> None:
         """Add up the share of W on clients of the same domain; a CUDA graph can contain it."""
         active = domain != ABSENT
-        if weights.is_sparse:
+        if isinstance(weights, Groups):
+            names = torch.arange(len(self.right), device=domain.device)
+            same = weights.share_among((domain[:, None] == names).to(weights.alone.dtype))  # absent: of no domain
+            self.same_domain += torch.stack([same.sum(), active.sum()])
+        elif weights.is_sparse:
             i, j = weights._indices()  # as they are: putting them in order is of no use here
             same = weights._values() * (domain[i] == domain[j]) * active[i]
             self.same_domain += torch.stack([same.sum(), active.sum()])
@@ -143,9 +149,9 @@ class Tally:
             same = (weights * (domain[:, None] == domain[None, :])).sum(1)
             self.same_domain += torch.stack([(same * active).sum(), active.sum()])
 
-    def keep_matrix(self, when: Tensor, weights: Tensor) -> None:
+    def keep_matrix(self, when: Tensor, weights: Tensor | Groups) -> None:
         """Keep W of round when[1], if it is one of `kept_rounds`; a CUDA graph can contain it."""
-        self._matrices.index_copy_(0, self._places.index_select(0, when), weights.to_dense()[None])
+        self._matrices.index_copy_(0, self._places.index_select(0, when), matrix(weights).to_dense()[None])
 
     def accuracy(self, rounds: int) -> float:
         """Accuracy so far (nan without labels); waits for the device, and refuses outputs that are not finite."""

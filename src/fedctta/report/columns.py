@@ -19,7 +19,7 @@ from fedctta.results.records import Record
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
 _SURROUNDINGS = (
     *("severity", "domains", "model", "weights", "clients", "batch", "slots", "samples", "order", "precision"),
-    *("predict", "check", "guard", "stragglers", "delay", "stale", "decay"),
+    *("predict", "storage", "check", "guard", "stragglers", "delay", "stale", "decay"),
     *("robust", "cap", "clip", "trim", "liars", "lie", "lie_until", "noise", "epsilon", "delta", "min_batch"),
 )
 _FOLLOWS = ("seed", "source", "notes", "sh", "th", "lying")  # the seed, and what follows from it and from other keys

@@ -15,6 +15,7 @@ from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.core.clients import Client, Lifter, by_loop, choose_lift
 from fedctta.core.gpu_kernels import find_obstacle
 from fedctta.core.network import Network
+from fedctta.core.storage import choose_storage
 from fedctta.data.corrupted import SETS
 from fedctta.data.domains import Domains
 from fedctta.data.masked import AnyDomains, MaskedDomains, with_more_classes
@@ -101,6 +102,11 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     client = methods.adapter.init(network)
     methods.aggregator.require_partner(methods.adapter.name, client.own)
     methods.aggregator.check(network, client.own)
+    if experiment.storage != "float32" and choose_storage(network, client) is None:
+        raise UserError(
+            f"storage={experiment.storage} has no effect on adapter {methods.adapter.name!r}, whose clients own no"
+            " kernels or matrices of the model: drop it, or use another adapter"
+        )
     return Parts(methods, network, client, stream, slots, model, source, device, lift)
 
 
@@ -166,6 +172,8 @@ def choose_lifter(experiment: Experiment, parts: Parts) -> Lifter:
 def federate(experiment: Experiment, parts: Parts, lift: Lifter | None = None) -> Federation:
     """Put the parts together, with the protection against liars and for privacy that the experiment asks for."""
     network, stream, lift = parts.network, parts.stream, lift or choose_lifter(experiment, parts)
+    storage = None if experiment.storage == "float32" else choose_storage(network, parts.client)
+    lift = lift if storage is None else storage.lift(lift)
     images = partial(public_images, experiment, stream.data, device=network.device)
     federation = Federation(
         parts.methods.adapter,
@@ -176,6 +184,7 @@ def federate(experiment: Experiment, parts: Parts, lift: Lifter | None = None) -
         (Late(experiment.stale, experiment.decay, parts.methods.aggregator.cumulative),),
         predict=experiment.predict,
         batch=experiment.batch,
+        storage=storage,
     )
     return guard(_watched(federation, experiment), experiment)
 
@@ -225,6 +234,8 @@ def describe(experiment: Experiment, parts: Parts, federation: Federation, repla
     left_out = {"parameters"}  # in full under the methods' names
     if experiment.dataset not in SETS:  # only corrupted images have a severity
         left_out.add("severity")
+    if experiment.storage == "float32":  # records from before there was a choice do not say it
+        left_out.add("storage")
     lift = federation.server.lift.__name__.removeprefix("by_").replace("_", " ")
     return {
         **{key: value for key, value in asdict(experiment).items() if key not in left_out},

@@ -29,6 +29,8 @@ from fedctta.uploads.robust import Robust
 ALONE = "local"
 """The aggregator of experiments in which there is nothing to share."""
 
+_OF_ADAPTING = ("check", "guard", "storage")  # without effect where nothing is adapted
+
 
 @dataclass(frozen=True)
 class Experiment(Keys):
@@ -41,9 +43,10 @@ class Experiment(Keys):
     `noise`, or the noise for `epsilon` and `delta`, is added to uploaded statistics; clients with batches below
     `min_batch` upload nothing. With `retention`, this number of images of every domain met is predicted again whenever
     a domain is left for the last time (forgetting). With `check`, the health of every client is watched without labels,
-    on the first batches and then on one of so many; `guard` acts on what is found. `engine` plays the rounds: ours, or
-    Flower's simulation, which is slower and gives the same. `layout` and `size` are for folders of images and masks
-    (dataset=masked).
+    on the first batches and then on one of so many; `guard` acts on what is found. With `storage=bf16`, clients keep
+    their own kernels and matrices in bfloat16 from round to round, and compute in float32. `engine` plays the rounds:
+    ours, or Flower's simulation, which is slower and gives the same. `layout` and `size` are for folders of images and
+    masks (dataset=masked).
     `parameters` holds the methods' own, by method and parameter name.
     """
 
@@ -171,7 +174,7 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
         if set(choices.get(key, ())) - {None} and not any(_sends(e) for e in experiments.values()):
             raise UserError(f"{key} has no effect: nothing is sent in these runs; drop it, or use another aggregator")
     refuse_idle_guards(choices, list(experiments.values()))
-    for key in ("check", "guard"):
+    for key in _OF_ADAPTING:
         usual = DEFAULTS[key]
         if set(choices.get(key, ())) - {usual} and all(getattr(e, key) == usual for e in experiments.values()):
             raise UserError(f"{key} has no effect: nothing is adapted in these runs; drop it")
@@ -234,8 +237,8 @@ def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
         if name not in registry.classes():
             raise unknown(kind, name, registry.classes())
     if not adapters.classes()[plain.get("adapter", DEFAULTS["adapter"])].adapts:
-        # nothing is adapted, so there is nothing to aggregate, and nothing that does harm
-        plain |= {"aggregator": ALONE, "check": DEFAULTS["check"], "guard": DEFAULTS["guard"]}
+        # nothing is adapted, so there is nothing to aggregate or to store, and nothing that does harm
+        plain |= {"aggregator": ALONE, **{key: DEFAULTS[key] for key in _OF_ADAPTING}}
     usual: dict[str, dict[str, Any]] = {}  # of every method in the run: its parameters, and their defaults
     for kind, registry in _REGISTRIES.items():
         cls = registry.classes()[name := plain.get(kind, DEFAULTS[kind])]

@@ -7,6 +7,7 @@ The uploads have passed all stages (see `stages`) except robustness, which comes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from fedctta.machine import exact
 from fedctta.uploads.robust import Robust
 from fedctta.uploads.stages import Transit
 
+Mixer = Callable[[Mixing, Tensors], Tensors]
+
 
 class Served(NamedTuple):
     """The clients' models after the round, the server's memory, W, and which clients receive."""
@@ -30,9 +33,18 @@ class Served(NamedTuple):
 
 
 def serve(
-    server: Server, aggregator: Aggregator, robust: Robust, transit: Transit, held: Tensors, memory: Tensors
+    server: Server,
+    aggregator: Aggregator,
+    robust: Robust,
+    transit: Transit,
+    held: Tensors,
+    memory: Tensors,
+    mixer: Mixer | None = None,
 ) -> Served:
-    """Aggregate the uploads; clients that do not receive keep their rows of `held`."""
+    """Aggregate the uploads; clients that do not receive keep their rows of `held`.
+
+    `mixer` mixes in another way, where all receive and nothing guards the mixing.
+    """
     transit = robust.handle(server, transit)
     uploads, receive = transit.uploads, transit.receive
     before = memory
@@ -41,7 +53,10 @@ def serve(
         mixing = robust.limit(restrict(mixing, receive, uploads.trust))
         give = partial(aggregator.contribute, active=uploads.active, memory=memory)
         given = give(uploads.own)
-        mixed = robust.mix(mixing, given, given if transit.sent is None else give(transit.sent))
+        if mixer is None:
+            mixed = robust.mix(mixing, given, given if transit.sent is None else give(transit.sent))
+        else:
+            mixed = mixer(mixing, given)
         received, memory = aggregator.step(server, uploads, mixed, receive, memory)
     if uploads.trust is not None and not uploads.active.any():  # nothing has arrived: the memory stays
         memory = before

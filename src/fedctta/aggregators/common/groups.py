@@ -37,6 +37,10 @@ class Groups(NamedTuple):
         """W[N, N]."""
         return torch.diag(self.alone).addmm_(self.takes, self.gives)
 
+    def share_among(self, member: Tensor) -> Tensor:
+        """Return sum_j W_ij [j and i are members of the same kind], [N], for member[N, D] of zeros and ones."""
+        return (self.takes @ (self.gives @ member) * member).sum(1) + self.alone * member.sum(1)
+
     def diagonal(self) -> Tensor:
         """W_ii[N]."""
         return (self.takes * self.gives.T).sum(1) + self.alone

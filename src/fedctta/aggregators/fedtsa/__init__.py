@@ -110,6 +110,11 @@ class FedTSA(Aggregator):
             lam = 0.0
         return Training(epochs, lr, lam, self.variant != "paper", self.ablation not in ("s-sim", "no-time"))
 
+    @property
+    def only_mixes(self) -> bool:
+        """W comes of signals; the port remembers uploads."""
+        return self.variant != "port"
+
     def init(self, server: Server) -> Tensors:
         """Start with round 0; the window follows with the first indicators."""
         if not server.network.has_features:

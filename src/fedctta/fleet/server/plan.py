@@ -50,7 +50,7 @@ IDLE = {
     **dict.fromkeys(("liars", "lie", "lie_until"), _LIARS),
     **dict.fromkeys(("stragglers", "delay"), _LATE),
     **dict.fromkeys(("check", "guard"), _HEALTH),
-    **dict.fromkeys(("interval", "retention", "precision", "engine"), _SIMULATED),
+    **dict.fromkeys(("interval", "retention", "precision", "storage", "engine"), _SIMULATED),
 }
 """Keys of an experiment that nothing in a fleet would heed, and what to do instead."""
 

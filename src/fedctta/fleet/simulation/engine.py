@@ -43,7 +43,7 @@ from fedctta.streams import ABSENT, Stream
 
 ONLY_OURS = (
     *("interval", "predict", "stragglers", "liars", "noise", "epsilon", "min_batch"),
-    *("retention", "check", "precision"),
+    *("retention", "check", "precision", "storage"),
 )
 
 Run = Callable[[ServerApp, ClientApp, int], None]
