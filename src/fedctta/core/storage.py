@@ -41,7 +41,7 @@ class Storage:
         return client._replace(own=own)
 
     def narrow(self, tensors: Tensors, key: Tensor, *, stacked: bool = False) -> Tensors:
-        """Return one client's tensors as they are stored, or stacked ones, by the same chance for all clients."""
+        """Return one client's tensors as they are stored, or stacked ones: by one key[] for all clients, or key[N]."""
         return {
             name: narrow(t, self.draw(name, key, t.shape[stacked:]))
             if name in self.names and t.dtype == torch.float32
@@ -50,14 +50,11 @@ class Storage:
         }
 
     def draw(self, name: str, key: Tensor, shape: torch.Size) -> Tensor:
-        """Draw the chance by which a tensor of this name and shape is rounded."""
+        """Draw the chance by which a tensor of this name and shape is rounded, for every key."""
         return draw(fork(key, sorted(self.names).index(name)), shape)
 
     def lift(self, lift: Lifter) -> Lifter:
-        """Return the lifting for functions of clients that are stored so, each client widened and narrowed by itself.
-
-        Where some clients at a time pass through, only those are wide.
-        """
+        """Return the lifting for functions of clients that are stored so: what passes through at a time is wide."""
         return replace(lift, each=Stored(self, lift.each)) if isinstance(lift, InChunks) else Stored(self, lift)
 
 
@@ -75,16 +72,18 @@ class Stored:
 
     def __call__(self, function: Any) -> Any:
         """Lift a function of one client."""
-        return self.lifter(partial(self._call, function))
+        return partial(self._call, self.lifter(function))
 
-    def _call(self, function: Any, *arguments: Any) -> Any:
+    def _call(self, lifted: Any, *arguments: Any) -> Any:
+        """Widen and narrow stacks, outside of what is lifted: bits cannot be looked at in every torch's vmap."""
         key = next((a.private[KEY] for a in arguments if isinstance(a, Client) and KEY in a.private), None)
-        result = function(*(_open(a) if isinstance(a, Client) else a for a in arguments))
+        result = lifted(*(_open(a) if isinstance(a, Client) else a for a in arguments))
         return result if key is None else self._put_back(result, key)
 
     def _put_back(self, result: Any, key: Tensor) -> Any:
         if isinstance(result, Client):
-            return Client(self.storage.narrow(result.own, key), {**result.private, KEY: advance(key)})
+            own = self.storage.narrow(result.own, key, stacked=True)
+            return Client(own, {**result.private, KEY: advance(key)})
         return tuple(self._put_back(part, key) for part in result) if type(result) is tuple else result
 
 
@@ -118,14 +117,14 @@ def narrow(tensor: Tensor, chance: Tensor) -> Tensor:
 
 
 def draw(key: Tensor, shape: torch.Size) -> Tensor:
-    """Draw whole numbers[shape] from 0 to 2^16 - 1.
+    """Draw whole numbers[..., shape] from 0 to 2^16 - 1 for every key[...].
 
     The same numbers for all keys, each combined with one of the key by an exclusive or: among the clients of a chunk
     they are hashed once. Every number is uniform, and any two are independent.
     """
     last = 2**DROPPED - 1
     common: Tensor = (keys(0, math.prod(shape), key.device) & last).to(torch.int32).view(shape)
-    return common.bitwise_xor((key & last).to(torch.int32))
+    return common.bitwise_xor((key & last).to(torch.int32).view(*key.shape, *[1] * len(shape)))
 
 
 def _open(client: Client) -> Client:

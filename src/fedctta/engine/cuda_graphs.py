@@ -23,7 +23,7 @@ from torch import Tensor
 from fedctta.core.clients import Client
 from fedctta.core.gpu_memory import capture_graph
 from fedctta.core.network import Tensors
-from fedctta.core.tensors import agree, write_all
+from fedctta.core.tensors import EXACT, Tolerance, agree, write_all
 from fedctta.engine.device_stream import Batches, DeviceStream
 from fedctta.engine.rounds import Federation, Outcome, State, flatten
 from fedctta.engine.tally import Tally
@@ -33,7 +33,7 @@ from fedctta.streams import ABSENT, Stream
 WARM = 2  # rounds without a graph before a capture: methods build up their memory, libraries initialise
 PROOFS = 2  # replays compared with ordinary rounds
 FEW = 5  # rounds for which a capture takes longer than it saves
-EXACT, ROUNDED = 1e-3, 2e-2  # how far numbers may be apart: in float32, and where factors have 10 bits or fewer
+ROUNDED = Tolerance(2e-2, 1e-1)  # where factors have 10 bits or fewer; an image counts 1
 
 
 class NotCapturable(Exception):
@@ -83,7 +83,7 @@ class RoundGraphs:
         self._first: _First | None = None
         self._warm: dict[bool, int] = {}
         self._proofs = PROOFS
-        self._apart = ROUNDED if torch.backends.cudnn.allow_tf32 or federation.network.bf16 else EXACT
+        self._tolerance = ROUNDED if torch.backends.cudnn.allow_tf32 or federation.network.bf16 else EXACT
         self._refused: set[bool] = set()  # rounds that are not replayed, by whether the server takes part
         self.refusal: str | None = None  # why rounds are not replayed, once that is known
 
@@ -236,7 +236,7 @@ class RoundGraphs:
         before = {name: tensor.clone() for name, tensor in tally.tensors().items()}
         self._launch(serves, t)
         off = int((tally.correct[t] - right).abs().sum())
-        if off <= max(1, labels.numel() // 1000) and near(expected, now, self._apart):
+        if off <= max(1, labels.numel() // 1000) and near(expected, now, self._tolerance):
             self._proofs -= 1
             return now
         self._refuse(False, f"replayed rounds differ from round {t} on")
@@ -272,10 +272,10 @@ def alike(one: State, other: State) -> bool:
     return a.keys() == b.keys() and all(a[n].shape == b[n].shape and a[n].dtype == b[n].dtype for n in a)
 
 
-def near(one: State, other: State, apart: float) -> bool:
+def near(one: State, other: State, tolerance: Tolerance) -> bool:
     """Whether two states agree up to rounding."""
     a, b = flatten(one), flatten(other)
-    return all(agree(a[n], b[n], apart) for n in a)
+    return all(agree(a[n], b[n], tolerance) for n in a)
 
 
 def write_over(held: State, new: State) -> None:
