@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedctta.report.comparison import Comparison, Entry, Line
@@ -52,9 +54,27 @@ def test_a_summary_has_the_mean_over_cells_the_worst_of_them_and_every_table():
     assert summary.best(0) == frozenset()  # one competes alone
 
 
-def test_a_cell_without_all_seeds_is_left_out():
-    lame = table("art", {"No-Adapt": [(50.0, 50.0), (50.0, 50.0), (0.0,)], "Local": [(60.0,), (51.0, 51.0), (0.0,)]})
-    assert [cell.place for cell in find_cells([lame])["Local"]] == ["sketch, art"]
+def test_a_cell_compares_the_seeds_that_it_and_the_baseline_have():
+    columns = ("photo", "sketch", "mean")
+    base = Line("No-Adapt", (Entry((50.0, 60.0), seeds=(0, 1)), Entry((50.0, 50.0), seeds=(0, 1)), Entry()))
+    local = Line("Local", (Entry((61.0,), seeds=(1,)), Entry((51.0, 52.0), seeds=(0, 1)), Entry()))
+    kin = Line("Kin", (Entry((60.0,), seeds=(2,)), Entry((51.0, 52.0), seeds=(0, 1)), Entry()))
+    art = Comparison("art", columns, (base, local, kin), "domain", "none", baseline="No-Adapt")
+    found = find_cells([art])
+    assert [cell.gains for cell in found["Local"]] == [(1.0,), (1.0, 2.0)]
+    assert [cell.place for cell in found["Kin"]] == ["sketch"]  # nothing in common elsewhere
+    assert "Local 3 of 4; Kin" not in sum_up([art]).text
+    assert "with all seeds (cells times seeds): Local 3 of 4." in sum_up([art]).text
+    assert "| Local | 61.00 (+1.00) | 51.50 (+1.50) |" in art.markdown().replace("**", "")
+
+
+def test_a_method_that_lacks_cells_has_no_mean():
+    tent = Line("Tent", (Entry((99.0, 99.0)), Entry((50.0, 50.0)), Entry()))
+    whole, part = sum_up([replace(PHOTO, lines=(*PHOTO.lines, tent)), SKETCH]).lines[::2]
+    assert whole.entries[0].ours
+    assert part.label == "Tent (2 of 4 cells)"
+    assert not part.entries[0].ours
+    assert not part.entries[1].ours
 
 
 def test_every_group_is_summed_up_before_its_first_table():

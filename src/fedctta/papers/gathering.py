@@ -28,8 +28,6 @@ def compare(panel: Panel, grid: Cells, seeds: int, found: Found) -> Comparison:
         return records, next((reason for reason in reasons if not records or reason != NOT_RUN), "")
 
     cells = {cell: gather(cell) for cell in grid}
-    if panel.baseline:
-        cells = keep_common_seeds(cells)
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns, lines = (lay_out_settings if panel.by == "mean" else lay_out_parts)(panel, cells, rows)
     runs = {cell: records for cell, (records, _) in cells.items()}
@@ -46,21 +44,6 @@ def compare(panel: Panel, grid: Cells, seeds: int, found: Found) -> Comparison:
         panel.baseline,
         panel.group,
     )
-
-
-def keep_common_seeds(cells: Mapping[tuple[str, str], Seeds]) -> dict[tuple[str, str], Seeds]:
-    """Leave out the seeds of a column that only some of its rows have: a gain compares runs of the same seed."""
-    common: dict[str, set[int]] = {}
-    for (_, column), (runs, _) in cells.items():
-        if runs:
-            mine = {int(run.settings["seed"]) for run in runs}
-            common[column] = common.get(column, mine) & mine
-    return {
-        cell: (tuple(run for run in runs if not common[cell[1]] or run.settings["seed"] in common[cell[1]]), reason)
-        if runs
-        else (runs, reason)
-        for cell, (runs, reason) in cells.items()
-    }
 
 
 def lay_out_settings(panel: Panel, cells: Mapping[tuple[str, str], Seeds], rows: Sequence[str]) -> Grid:
@@ -84,6 +67,9 @@ def lay_out_parts(panel: Panel, cells: Mapping[tuple[str, str], Seeds], rows: Se
     numbered = (*(str(k + 1) for k in range(printed - 1)), "mean")  # where nothing was run
     names = next((tuple(parts) for parts, _ in found.values() if parts), numbered)
 
+    def entry(ours: Sequence[tuple[int, float]], theirs: tuple[float, float], reason: str, derived: str) -> Entry:
+        return Entry(tuple(number for _, number in ours), *theirs, reason, derived, tuple(seed for seed, _ in ours))
+
     def line(row: str) -> Line:
         parts, reason = found[row]
         if row in panel.published:
@@ -91,21 +77,22 @@ def lay_out_parts(panel: Panel, cells: Mapping[tuple[str, str], Seeds], rows: Se
         numbers = panel.published.get(row, ((nan, nan),) * len(names))
         sums = panel.derived.get(row, {})
         each = enumerate(zip(names, numbers, strict=True))
-        return Line(row, tuple(Entry(parts.get(n, ()), *p, reason, sums.get(k, "")) for k, (n, p) in each))
+        return Line(row, tuple(entry(parts.get(n, ()), p, reason, sums.get(k, "")) for k, (n, p) in each))
 
     return names, tuple(line(row) for row in rows)
 
 
-def split_runs(panel: Panel, runs: Sequence[Digest]) -> dict[str, tuple[float, ...]]:
-    """Return every seed's numbers by domain, position, client or class, and the mean last; nothing without runs."""
+def split_runs(panel: Panel, runs: Sequence[Digest]) -> dict[str, list[tuple[int, float]]]:
+    """Return seeds and their numbers by domain, position, client or class, and the mean last; nothing without runs."""
     if not runs:
         return {}
+    seeds = [int(run.settings["seed"]) for run in runs]
     each = [run.split(panel.by, panel.metric) for run in runs]
     parts = {
-        name: tuple(numbers[name] for numbers in each if name in numbers and not isnan(numbers[name]))
+        name: [(k, found[name]) for k, found in zip(seeds, each, strict=True) if not isnan(found.get(name, nan))]
         for name in each[0]
     }
-    return {**parts, "mean": tuple(run.of_run(panel.metric) for run in runs)}
+    return {**parts, "mean": [(k, run.of_run(panel.metric)) for k, run in zip(seeds, runs, strict=True)]}
 
 
 def describe_shortening(pairs: Iterable[tuple[int, int | None]]) -> str:

@@ -47,6 +47,15 @@ class Entry:
     paper_spread: float = nan
     reason: str = ""
     derived: str = ""  # the sum by which the paper's number follows from printed ones
+    seeds: tuple[int, ...] = ()  # of ours, one by one; where they are not told, those of two entries are the same
+
+    def gains_over(self, base: Entry) -> tuple[float, ...]:
+        """Return ours less another entry's, for every seed that both have."""
+        if not self.seeds or not base.seeds:
+            same = len(self.ours) == len(base.ours)
+            return tuple(a - b for a, b in zip(self.ours, base.ours, strict=True)) if same else ()
+        theirs = dict(zip(base.seeds, base.ours, strict=True))
+        return tuple(a - theirs[k] for k, a in zip(self.seeds, self.ours, strict=True) if k in theirs)
 
     @property
     def mean(self) -> float:
@@ -188,7 +197,8 @@ class Comparison:
             texts = [number(entry.mean) if entry.ours else reason_word(entry) for entry in line.entries]
             if self.base is not None and line is not self.base:
                 pairs = zip(line.entries, self.base.entries, strict=True)
-                gains = [f" ({signed(e.mean - b.mean)})" if e.ours and b.ours else "" for e, b in pairs]
+                found = (entry.gains_over(base) for entry, base in pairs)
+                gains = [f" ({signed(float(np.mean(gain)))})" if gain else "" for gain in found]
                 texts = [text + gain for text, gain in zip(texts, gains, strict=True)]
             for k, column_best in enumerate(self.best(k) for k in range(len(self.columns))):
                 texts[k] = bold.format(texts[k]) if line.label in column_best else texts[k]

@@ -1,7 +1,8 @@
 """What methods gain over a baseline: tables by domain summed up, and the sums of several data sets ranked.
 
 A cell is a method in one column (a domain) of one table; its gain is its number less the baseline's of the same seed.
-All cells count alike. The upper bound competes with nobody.
+All cells count alike, and a method that lacks some has no mean: other cells may be easier. The upper bound competes
+with nobody.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def group_of(table: Comparison) -> str:
 
 
 def find_cells(tables: Sequence[Comparison]) -> dict[str, list[Cell]]:
-    """Return the cells of every method, in all tables of a group; those in which seeds are missing are left out."""
+    """Return the cells of every method, in all tables of a group, each with the seeds that the baseline has, too."""
     found: dict[str, list[Cell]] = {}
     for table in tables:
         base = table.base
@@ -59,8 +60,7 @@ def find_cells(tables: Sequence[Comparison]) -> dict[str, list[Cell]]:
             cells = found.setdefault(line.label, [])
             # the last column of a table by domain is the whole run
             for column, entry, zero in list(zip(table.columns, line.entries, base.entries, strict=True))[:-1]:
-                if entry.ours and len(entry.ours) == len(zero.ours):
-                    gains = tuple(a - b for a, b in zip(entry.ours, zero.ours, strict=True))
+                if gains := entry.gains_over(zero):
                     cells.append(Cell(where, f"{column}, {where}" if table.group else column, gains))
     return found
 
@@ -68,13 +68,14 @@ def find_cells(tables: Sequence[Comparison]) -> dict[str, list[Cell]]:
 def sum_up(tables: Sequence[Comparison]) -> Comparison:
     """Return one line per method: the mean gain over all cells, the worst cell, and the mean gain in every table."""
     found = find_cells(tables)
+    most = max(map(len, found.values()), default=0)
     names = list(dict.fromkeys(cell.table for cells in found.values() for cell in cells)) if len(tables) > 1 else []
     lines = [
         Line(
-            label,
+            label if len(cells) in (0, most) else f"{label} ({len(cells)} of {most} cells)",
             (
-                Entry(mean_by_seed(cells)),
-                Entry((min(cell.mean for cell in cells),) if cells else ()),
+                Entry(mean_by_seed(cells) if len(cells) == most else ()),
+                Entry((min(cell.mean for cell in cells),) if cells and len(cells) == most else ()),
                 *(Entry(mean_by_seed([cell for cell in cells if cell.table == name])) for name in names),
             ),
         )
@@ -110,7 +111,8 @@ def describe(found: Mapping[str, Sequence[Cell]], table: Comparison) -> Iterator
         f"Points of {measure} above {table.baseline}, mean over {count} cells; a cell is a domain in one of the tables"
         " below, the mean over its seeds. Below, gains stand in brackets behind each number in percent."
     )
-    worst = [(label, min(cells, key=lambda cell: cell.mean)) for label, cells in found.items() if cells]
+    whole = {label: cells for label, cells in found.items() if cells and len(cells) == count}
+    worst = [(label, min(cells, key=lambda cell: cell.mean)) for label, cells in whole.items()]
     if worst:
         yield f"Worst cells: {'; '.join(f'{label} {signed(cell.mean)} ({cell.place})' for label, cell in worst)}."
     best: dict[str, float] = {}
@@ -119,6 +121,11 @@ def describe(found: Mapping[str, Sequence[Cell]], table: Comparison) -> Iterator
             best[cell.place] = max(best.get(cell.place, -np.inf), cell.mean)
     if nobody := [place for place, gain in best.items() if gain <= 0]:
         yield f"Nobody gains in {len(nobody)} of {len(best)} cells: {'; '.join(nobody)}."
+    seeds = {label: [len(cell.gains) for cell in cells] for label, cells in found.items() if cells}
+    most = max((max(each) for each in seeds.values()), default=0)
+    fewer = [f"{label} {sum(each)} of {most * len(each)}" for label, each in seeds.items() if min(each) < most]
+    if fewer:
+        yield f"Some methods have not been run with all seeds (cells times seeds): {'; '.join(fewer)}."
 
 
 def rank(summaries: Mapping[str, Comparison]) -> Comparison:
