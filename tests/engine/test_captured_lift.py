@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import pytest
@@ -90,8 +91,12 @@ def test_closures_are_lifted_as_ever(graphs):
     assert lift.graphs == 0
 
 
-@pytest.mark.parametrize("fault", ["impossible", "wrong"])
-def test_what_cannot_be_captured_or_gives_something_else_is_not_replayed(fault, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("impossible", "operation not permitted"), ("wrong", "something else than a call")]
+)
+def test_what_cannot_be_captured_or_gives_something_else_is_not_replayed(fault, reason, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG, captured_lift.__name__)
+
     def record(self, function):
         if fault == "impossible":
             raise RuntimeError("operation not permitted when stream is capturing")
@@ -104,6 +109,9 @@ def test_what_cannot_be_captured_or_gives_something_else_is_not_replayed(fault, 
     for seed in range(WARM + 3):
         call(lift, method, by, 4, seed)
     assert lift.graphs == 0
+    assert len(caplog.messages) == 1
+    assert "Method.move is not captured" in caplog.text
+    assert reason in caplog.text
 
 
 def test_large_tensors_are_not_copied(graphs, monkeypatch):

@@ -3,11 +3,13 @@
 Clients may be absent, or look at a batch once more, and a server may keep lists whose length changes. What the clients
 compute in such rounds (adapt, signal, review, predict) is still a pure function of tensors. A method that is called
 again with tensors of the same shapes is captured, and from then on its arguments are copied to where the graph reads
-them, and its results from where it leaves them. The first replay is compared with an ordinary call.
+them, and its results from where it leaves them. The first replay is compared with an ordinary call. Why a method is not
+captured is logged (`fedctta.engine.captured_lift`, level DEBUG).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from functools import partial
 from inspect import ismethod
@@ -25,6 +27,8 @@ from fedctta.machine import total_memory
 WARM = 2  # calls before a capture, in which libraries initialise
 MOST = 32  # graphs: numbers of clients that are present, or look again, may be many
 SHARE = 0.125  # of the device's memory that all arguments and results together may take
+
+log = logging.getLogger(__name__)
 
 
 class Graph(Protocol):
@@ -68,7 +72,7 @@ class CapturedLift:
         lifted, method = self._lift(function), _identify(function)
         return lifted if method is None else partial(self._call, method, lifted)
 
-    def _call(self, method: Hashable, lifted: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, method: tuple[Hashable, ...], lifted: Callable[..., Any], *arguments: Any) -> Any:
         leaves, taken = tree_flatten(arguments)
         key = (method, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
         found = self._known.get(key, 0)
@@ -76,26 +80,31 @@ class CapturedLift:
             self._known[key] = found + 1
             return lifted(*arguments)
         if isinstance(found, int):
-            found = self._known[key] = self._capture(lifted, leaves, taken)
+            captured = self._capture(lifted, leaves, taken)
+            if isinstance(captured, str):
+                log.debug("%s is not captured: %s", getattr(method[0], "__qualname__", method[0]), captured)
+            found = self._known[key] = None if isinstance(captured, str) else captured
         return found.call(leaves) if found is not None and found.taken == taken else lifted(*arguments)
 
-    def _capture(self, lifted: Callable[..., Any], leaves: list[Tensor], taken: TreeSpec) -> _Captured | None:
-        """Return a call as a graph, or None if it cannot be one or gives something else."""
+    def _capture(self, lifted: Callable[..., Any], leaves: list[Tensor], taken: TreeSpec) -> _Captured | str:
+        """Return a call as a graph, or why it cannot be one."""
         if any(leaf.device != self._device for leaf in leaves):
-            return None
+            return "some of its arguments are on the host"
         expected, form = tree_flatten(lifted(*tree_unflatten(leaves, taken)))
         size = sum(tensor.nbytes for tensor in (*leaves, *expected))
-        if size > self._room or _computes_nothing(leaves, expected):  # large tensors keep a GPU busy without graphs
-            return None
+        if size > self._room:  # large tensors keep a GPU busy without graphs
+            return f"its arguments and results have {size / 1e9:.1f} GB, more than there is room for"
+        if _computes_nothing(leaves, expected):
+            return "it returns only what it was given"
         reads = [leaf.clone() for leaf in leaves]
         try:
             graph, results = self._recorder.record(partial(lifted, *tree_unflatten(reads, taken)))
-        except RuntimeError:
+        except RuntimeError as error:
             torch.cuda.synchronize(self._device)
-            return None
+            return str(error).strip().partition("\n")[0] or type(error).__name__
         captured = _Captured(graph, reads, tree_flatten(results)[0], taken, form)
         if not all(map(agree, expected, tree_flatten(captured.call(leaves))[0])):
-            return None
+            return "a replay gives something else than a call"
         self._room -= size
         return captured
 
@@ -120,7 +129,7 @@ class _Recorder:
         return graph, results
 
 
-def _identify(function: Callable[..., Any]) -> Hashable | None:
+def _identify(function: Callable[..., Any]) -> tuple[Hashable, ...] | None:
     """Return what makes two functions the same: a method, its owner, and what is bound to it; None: there is no owner.
 
     Owners are methods of clients and servers, which are pure. A closure may mean something else at every call.
