@@ -27,10 +27,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from peers_flower import play_flower
-from peers_pfl import play_pfl
-from peers_plain import play_fedctta, play_pfllib
-from peers_task import METHODS, Data, Task, Tick
+from peer_ways.flower import play_flower
+from peer_ways.pfl import play_pfl
+from peer_ways.plain import play_fedctta, play_pfllib
+from peer_ways.task import METHODS, Data, Task, Tick
 
 from fedctta.files import whole
 from fedctta.machine import choose_device, hardware

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from peers_task import Data, Task, Tick, write_over
 from torch import Tensor
 
 from fedctta.bench.plain_clients import PlainClient, TentClient
+from peer_ways.task import Data, Task, Tick, write_over
 
 
 def play_flower(task: Task, data: Data, tick: Tick) -> float:

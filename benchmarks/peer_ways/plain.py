@@ -6,10 +6,10 @@ import copy
 from typing import Any
 
 import torch
-from peers_task import Data, Task, Tick, write_over
 
 from fedctta.engine.simulation import simulate
 from fedctta.runs.build import federate
+from peer_ways.task import Data, Task, Tick, write_over
 
 
 def play_fedctta(task: Task, data: Data, tick: Tick) -> float:

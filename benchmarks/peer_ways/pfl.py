@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from peers_task import Data, Task, Tick, write_over
 
 from fedctta.bench.plain_clients import PlainClient
+from peer_ways.task import Data, Task, Tick, write_over
 
 
 def play_pfl(task: Task, data: Data, tick: Tick) -> float:

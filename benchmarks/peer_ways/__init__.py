@@ -1,0 +1,1 @@
+"""The ways in which `peers.py` plays one task."""
