@@ -84,6 +84,22 @@ def test_every_number_of_clients_and_every_owner_has_a_graph(graphs):
     assert lift.graphs == 3
 
 
+def test_tensors_that_come_in_another_order_have_a_graph_of_their_own(graphs):
+    """A server may hand tensors back in another order than a client has them at first."""
+
+    class Sum:
+        def adapt(self, client, x):
+            return client._replace(own={name: tensor + x for name, tensor in client.own.items()})
+
+    lift, method, x = CapturedLift(by_vmap, CPU), Sum(), torch.ones(4)
+    for names in (["a", "b"], ["b", "a"]):
+        client = Client({name: torch.full((4,), float(ord(name))) for name in names})
+        for _ in range(WARM + 2):
+            found = lift(method.adapt)(client, x).own
+            assert {name: tensor[0].item() for name, tensor in found.items()} == {"a": 98, "b": 99}
+    assert [graph.replays for graph in graphs] == [3, 3]
+
+
 def test_closures_are_lifted_as_ever(graphs):
     lift = CapturedLift(by_vmap, CPU)
     for number in range(WARM + 2):

@@ -39,12 +39,11 @@ class Graph(Protocol):
 
 
 class _Captured(NamedTuple):
-    """A graph, the tensors that it reads and those that it writes, and the form of both."""
+    """A graph, the tensors that it reads and those that it writes, and the form of its results."""
 
     graph: Graph
     reads: list[Tensor]
     writes: list[Tensor]
-    taken: TreeSpec
     given: TreeSpec
 
     def call(self, leaves: list[Tensor]) -> Any:
@@ -74,7 +73,7 @@ class CapturedLift:
 
     def _call(self, method: tuple[Hashable, ...], lifted: Callable[..., Any], *arguments: Any) -> Any:
         leaves, taken = tree_flatten(arguments)
-        key = (method, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+        key = (method, taken, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
         found = self._known.get(key, 0)
         if isinstance(found, int) and (found < WARM or self.graphs == MOST):
             self._known[key] = found + 1
@@ -84,7 +83,7 @@ class CapturedLift:
             if isinstance(captured, str):
                 log.debug("%s is not captured: %s", getattr(method[0], "__qualname__", method[0]), captured)
             found = self._known[key] = None if isinstance(captured, str) else captured
-        return found.call(leaves) if found is not None and found.taken == taken else lifted(*arguments)
+        return found.call(leaves) if found is not None else lifted(*arguments)
 
     def _capture(self, lifted: Callable[..., Any], leaves: list[Tensor], taken: TreeSpec) -> _Captured | str:
         """Return a call as a graph, or why it cannot be one."""
@@ -102,7 +101,7 @@ class CapturedLift:
         except RuntimeError as error:
             torch.cuda.synchronize(self._device)
             return str(error).strip().partition("\n")[0] or type(error).__name__
-        captured = _Captured(graph, reads, tree_flatten(results)[0], taken, form)
+        captured = _Captured(graph, reads, tree_flatten(results)[0], form)
         if not all(map(agree, expected, tree_flatten(captured.call(leaves))[0])):
             return "a replay gives something else than a call"
         self._room -= size
