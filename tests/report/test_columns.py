@@ -64,6 +64,11 @@ def test_a_column_names_only_what_varies(fake: Fake) -> None:
     assert [c.name for c in arrange(visits)] == ["niid / loop=1", "niid / loop=2"]
 
 
+def test_a_key_that_only_some_runs_record_has_its_default_in_the_others(fake: Fake) -> None:
+    runs = [fake(rounds=3, stream="niid"), fake(rounds=3, stream="niid", storage="bf16")]
+    assert [column.name for column in arrange(runs)] == ["niid / storage=float32", "niid / storage=bf16"]
+
+
 def test_no_adapt_stands_in_the_column_of_every_adapter(fake: Fake) -> None:
     idle = fake(rounds=3, adapter="none", aggregator="local")
     runs = [idle, fake(rounds=3, adapter="tent"), fake(rounds=3, adapter="bn")]

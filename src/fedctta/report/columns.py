@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedctta.errors import UserError
+from fedctta.keys import Keys
+from fedctta.registry import defaults
 from fedctta.report.titles import is_idle, method_title, rank, titled
 from fedctta.results.records import Record
 
@@ -136,7 +138,9 @@ def _with_parameters(name: str, run: Mapping[str, Any], keys: Sequence[str]) -> 
 
 
 def _column_name(run: Mapping[str, Any], keys: Sequence[str]) -> str:
-    parts = (str(run.get(k, "-")) if k in _BARE else f"{k.rpartition('.')[2]}={run.get(k, '-')}" for k in keys)
+    usual = defaults(Keys)  # a newer key is recorded only where it is not the default
+    told = ((k, run.get(k, usual.get(k, "-"))) for k in keys)
+    parts = (str(value) if k in _BARE else f"{k.rpartition('.')[2]}={value}" for k, value in told)
     return " / ".join(parts)
 
 
