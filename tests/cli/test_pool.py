@@ -59,7 +59,8 @@ def test_from_nothing_to_pages(preset):
     ("words", "told"),
     [
         (["all", "--gather"], "--gather has no effect with all: `fedctta reproduce pages`"),
-        (["all", "slots=2"], "key=value has no effect with all"),
+        (["all", "slots=2"], "slots=2: presets are played as they are here"),
+        (["pack", "mine.toml", "--out", "x"], "a word has no effect with pack"),
         (["all", "--out", "x"], "--out has no effect with all"),
         (["status", "--jobs", "2"], "--jobs has no effect with status"),
         (["status", "--dry-run"], "--dry-run has no effect with status"),

@@ -51,6 +51,18 @@ def test_a_run_that_presets_share_is_planned_once_and_first_seeds_come_first(pre
         plan_all(seeds=0)
 
 
+def test_presets_and_panels_can_be_chosen():
+    everything = plan_all(names=["natural"])
+    assert [plan.paper.name for plan in everything.plans][:2] == ["natural-pacs", "natural-office"]
+    some = plan_all(seeds=1, names=["natural-pacs", "natural-watch", "natural-pacs"], panels=["Batch 1"])
+    assert [plan.paper.name for plan in some.plans] == ["natural-pacs"]  # watch has no such panel
+    assert {run.batch for run in some.mine} == {1}
+    with pytest.raises(UserError, match="unknown panel 'Batch 3'"):
+        plan_all(names=["natural-pacs"], panels=["Batch 3"])
+    with pytest.raises(UserError, match="fedctta reproduce PRESET seed=3"):
+        plan_all(names=["seed=3"])
+
+
 def test_what_is_there_is_not_played_again(played):
     first = play(shard="1/2")
     assert (first.runs, first.kept, first.played, first.failed) == (3, 0, 3, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedctta.papers.campaign import plan_all, play_all
+from fedctta.papers.campaign import Campaign, plan_all, play_all
 from fedctta.papers.pool import read_pool
 from fedctta.papers.status import PageStatus, find_status, show_status
 
@@ -31,7 +31,8 @@ def test_without_runs_nothing_is_known(presets):
 
 def test_source_models_to_be_trained_first_are_counted_once(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path))
-    status = find_status(plan_all(names=["natural-watch", "natural-watch"]), {})
+    (watch,) = plan_all(names=["natural-watch"]).plans
+    status = find_status(Campaign((watch, watch), watch.mine), {})
     assert [page.trainings for page in status] == [3, 3, 3]
 
 

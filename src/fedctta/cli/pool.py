@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedctta.cli.console import err, out
 from fedctta.errors import UserError
 
+if TYPE_CHECKING:
+    from fedctta.papers.campaign import Campaign
+
 _ALWAYS = {"name"}
 USED = {  # by word, the parameters of the command that have an effect
-    "all": {"seeds", "quick", "device", "shard", "jobs", "pool", "quiet"},
-    "status": {"seeds", "quick", "pool", "as_json"},
+    "all": {"words", "panel", "seeds", "quick", "device", "shard", "jobs", "pool", "quiet"},
+    "status": {"words", "panel", "seeds", "quick", "pool", "as_json"},
     "pack": {"pool", "folder"},
     "pages": {"pool", "folder"},
 }
 _INSTEAD = {
     "gather": "`fedctta reproduce pages` makes all pages of what is kept",
     "dry_run": "`fedctta reproduce status` says what is missing",
-    "words": "presets are played as they are; name one to change its settings",
 }
 
 
@@ -29,7 +32,7 @@ def refuse_useless(context: typer.Context, name: str) -> None:
     given = {key for key in context.params if _was_given(context, key)}
     if useless := given - USED[name] - _ALWAYS if name in USED else given & {"as_json"}:
         key = min(useless)
-        option = {"as_json": "--json", "folder": "--out", "words": "key=value"}.get(key, f"--{key.replace('_', '-')}")
+        option = {"as_json": "--json", "folder": "--out", "words": "a word"}.get(key, f"--{key.replace('_', '-')}")
         raise UserError(f"{option} has no effect with {name}: {_INSTEAD.get(key, 'leave it out')}")
     if name in ("pack", "pages") and "folder" not in given:
         raise UserError(f"{name} needs the folder of results: add for example --out docs/results")
@@ -40,14 +43,14 @@ def _was_given(context: typer.Context, key: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def play(pool: Path, seeds: int | None, quick: bool, device: str, shard: str, jobs: int, quiet: bool) -> None:
-    """Play every run of all presets that the pool does not have."""
+def play(pool: Path, campaign: Campaign, jobs: int, quiet: bool) -> None:
+    """Play every run of a campaign that the pool does not have."""
     from fedctta.machine import keep_freed_memory
-    from fedctta.papers.campaign import plan_all, play_all
+    from fedctta.papers.campaign import play_all
 
     keep_freed_memory()
     try:
-        outcome = play_all(plan_all(seeds, quick, shard, device), pool, jobs, err, progress=not quiet)
+        outcome = play_all(campaign, pool, jobs, err, progress=not quiet)
     except KeyboardInterrupt:
         err.print("stopped; the same command continues where it was")
         raise typer.Exit(130) from None
@@ -58,14 +61,13 @@ def play(pool: Path, seeds: int | None, quick: bool, device: str, shard: str, jo
         raise UserError(f"{outcome.failed:,} runs failed: their reasons are above")
 
 
-def show(pool: Path, seeds: int | None, quick: bool, as_json: bool) -> None:
+def show(pool: Path, campaign: Campaign, as_json: bool) -> None:
     """Print what of every page is done and missing."""
-    from fedctta.papers.campaign import plan_all
     from fedctta.papers.pool import read_pool
     from fedctta.papers.status import find_status, show_status
     from fedctta.report.text import roomy
 
-    pages = find_status(plan_all(seeds, quick), read_pool(pool))
+    pages = find_status(campaign, read_pool(pool))
     if as_json:
         typer.echo(json.dumps([page.plain() for page in pages], indent=1))
         return

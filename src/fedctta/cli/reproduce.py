@@ -46,18 +46,22 @@ def reproduce(
 
     Example: fedctta reproduce fedctta-table1 --quick --panel CIFAR-10-C
 
-    Four words stand for all of them: all plays every preset into one pool, status says what is missing there and how
-    long it will take, pack puts its runs into one file of records, and pages writes all result pages from that file.
+    Four words stand for all of them: all plays every preset, or those named behind it, into one pool, status says what
+    is missing there and how long it will take, pack puts its runs into one file of records, and pages writes all result
+    pages from that file.
     """
     if name is None:
         print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
         return
     whole_pool.refuse_useless(context, name)
     place = pool or folder
-    if name == "all":
-        return whole_pool.play(place, seeds, quick, device, shard, jobs, quiet)
-    if name == "status":
-        return whole_pool.show(place, seeds, quick, as_json)
+    if name in ("all", "status"):
+        from fedctta.papers.campaign import plan_all
+
+        campaign = plan_all(seeds, quick, shard, device, words or (), panel or ())
+        if name == "status":
+            return whole_pool.show(place, campaign, as_json)
+        return whole_pool.play(place, campaign, jobs, quiet)
     if name in ("pack", "pages"):
         return (whole_pool.pack if name == "pack" else whole_pool.write_pages)(place, folder)
     from fedctta.machine import keep_freed_memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from fedctta.errors import UserError
+from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
 from fedctta.models.source import Source
 from fedctta.papers.missing import Lacking, Missing
-from fedctta.papers.planning import Plan, make_plan, take_shard
+from fedctta.papers.planning import Plan, list_panels, make_plan, take_shard
 from fedctta.papers.playing import attempt
 from fedctta.papers.pool import Kept, read_pool
 from fedctta.papers.sources import Training, find_trainings, train_sources
-from fedctta.papers.tables import load_paper
+from fedctta.papers.tables import Paper, load_paper
 from fedctta.report.comparison import UNAVAILABLE
 from fedctta.results.records import to_json
 from fedctta.runs.build import choose_methods, describe_parameters
@@ -55,17 +55,47 @@ class Campaign:
 
 
 def plan_all(
-    seeds: int | None = None, quick: bool = False, shard: str = "1/1", device: str = "auto", names: Iterable[str] = ()
+    seeds: int | None = None,
+    quick: bool = False,
+    shard: str = "1/1",
+    device: str = "auto",
+    names: Sequence[str] = (),
+    panels: Sequence[str] = (),
 ) -> Campaign:
-    """Return the runs of all presets, or of those named, the first seed of all first."""
+    """Return the runs of all presets, or of those named, or of some panels of theirs, the first seed of all first.
+
+    A preset that ranks others stands for these, and one that has none of the panels has no part in it.
+    """
     if seeds is not None and seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
-    chosen = [name for name in names or published() if load_paper(name).panels]
-    plans = [make_plan(name, seeds, quick, (), "1/1", {"device": device}) for name in chosen]
+    papers = choose_papers(names)
+    known = list(dict.fromkeys(panel for paper in papers for panel in list_panels(paper)))
+    for panel in panels:
+        if panel not in known:
+            raise unknown("panel", panel, known)
+    plans = []
+    for paper in papers:
+        mine = [panel for panel in panels if panel in list_panels(paper)]
+        if mine or not panels:
+            plans.append(make_plan(paper.name, seeds, quick, mine, "1/1", {"device": device}))
     every: dict[str, Experiment] = {}
     for experiment in sorted((each for plan in plans for each in plan.mine), key=lambda each: each.seed):
         every.setdefault(experiment.fingerprint, experiment)
     return Campaign(tuple(plans), tuple(take_shard(list(every.values()), shard)))
+
+
+def choose_papers(names: Sequence[str]) -> list[Paper]:
+    """Return the presets of these names that have runs of their own, each once; without names, all."""
+    for name in names:
+        if "=" in name:
+            raise UserError(
+                f"{name}: presets are played as they are here; `fedctta reproduce PRESET {name}` changes one"
+            )
+        if name not in published():
+            raise unknown("preset", name, published())
+    named = [load_paper(name) for name in names or published()]
+    parts = [each for paper in named for each in ([load_paper(part) for part in paper.presets] or [paper])]
+    return list({paper.name: paper for paper in parts if paper.panels}.values())
 
 
 def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, progress: bool = False) -> Outcome:

@@ -59,11 +59,15 @@ def add_seeds(grids: Sequence[Cells], seeds: Sequence[int]) -> list[Experiment]:
 
 def choose_panels(paper: Paper, names: Sequence[str]) -> list[Panel]:
     """Return the panels of these names, or all columns of a panel of such a name; without names, all."""
-    known = list(dict.fromkeys(name for panel in paper.panels for name in (panel.group, panel.name) if name))
     for name in names:
-        if name not in known:
+        if name not in (known := list_panels(paper)):
             raise unknown(f"panel of {paper.name}", name, known)
     return [panel for panel in paper.panels if not names or {panel.name, panel.group} & set(names)]
+
+
+def list_panels(paper: Paper) -> list[str]:
+    """Return the names that `choose_panels` knows: those of groups of panels, and of panels."""
+    return list(dict.fromkeys(name for panel in paper.panels for name in (panel.group, panel.name) if name))
 
 
 def name_panels(paper: Paper, panels: Sequence[Panel]) -> list[str]:
