@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedctta.books.counting import (
+    Places,
     add_up,
+    clip_in_domains,
     clip_to_median,
     clip_to_source,
     confirm,
@@ -41,6 +45,31 @@ def test_a_lie_among_many_is_pulled_to_the_others():
 def test_the_median_is_that_of_torch(count):
     rows = torch.randn(count, 5, generator=torch.Generator().manual_seed(count))
     assert torch.equal(find_median(rows), rows.median(0).values)
+    single = rows[:, :1].contiguous()
+    assert torch.equal(find_median(single), single.median(0).values)
+    assert torch.equal(single, rows[:, :1])  # a single column is not sorted where it lies
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12), st.integers(1, 4), st.integers(0, 9))
+def test_all_domains_are_clipped_at_once_as_one_by_one(voices, width, seed):
+    """Domains of one, two and many voices, some of whom are not heard, or empty ones."""
+    domain = torch.tensor(sorted(k for k, _ in voices), dtype=torch.int64)
+    heard = torch.tensor([there for _, there in voices], dtype=torch.bool)
+    means = torch.randn(len(voices), width, generator=torch.Generator().manual_seed(seed)) ** 5
+    expected = means.clone()
+    for k in range(4):
+        here = (domain == k) & heard
+        expected[here] = clip_to_median(means[here], 1.5)
+    torch.testing.assert_close(clip_in_domains(means, heard, Places.find(domain), 1.5), expected)
+
+
+@pytest.mark.gpu
+def test_a_gpu_clips_alike():
+    domain, generator = torch.arange(20) // 5, torch.Generator().manual_seed(0)
+    means, heard = torch.randn(20, 7, generator=generator), torch.rand(20, generator=generator) < 0.8
+    expected = clip_in_domains(means, heard, Places.find(domain), 1.5)
+    found = clip_in_domains(means.cuda(), heard.cuda(), Places.find(domain.cuda()), 1.5)
+    torch.testing.assert_close(found.cpu(), expected)
 
 
 def test_a_device_has_one_voice_in_a_domain_however_many_names_it_sends():

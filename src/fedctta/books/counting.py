@@ -12,6 +12,8 @@ of a device in a domain are one voice.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,22 +38,64 @@ def add_up(shelf: Shelf, layout: Layout, rules: Rules) -> Tensor:
     Parts of one domain from one device are one voice: they count together what one part would, with their mean.
     """
     pairs, voice = torch.unique(torch.stack([shelf.domain, shelf.device]), dim=1, return_inverse=True)
+    places = Places.find(pairs[0])
     voices = shelf.rows.new_zeros(pairs.shape[1], layout.width).index_add(0, voice, shelf.rows)
     weight, total = weigh(shelf.rows, fade(shelf.time - shelf.version, rules), layout, rules, pairs[0], voice)
     result = torch.zeros_like(shelf.rows)
     for n, (count, groups) in enumerate(GROUPS.items()):
         layout.of(result, count).copy_(weight[:, n])
         heard = total[:, n] > 0
-        for group in groups:
-            columns = layout.parts[group]
+        for columns in (layout.parts[group] for group in groups):
+            if columns.start == columns.stop:  # nothing is learnt, or measured
+                continue
             means = voices[:, columns] / total[:, n].clamp_min(TINY)[:, None]
-            if group == "moments":
+            if columns == layout.parts["moments"]:
                 means[heard] = clip_to_source(means[heard], rules.clip)
-            for k in pairs[0].unique():
-                here = ((pairs[0] == k) & heard).nonzero().squeeze(1)
-                means[here] = clip_to_median(means[here], rules.clip)
+            means = clip_in_domains(means, heard, places, rules.clip)
             result[:, columns] = weight[:, n, None] * means[voice]
     return result
+
+
+class Places(NamedTuple):
+    """Where voices[V] stand in a table[K, R, ...] of domains and their voices: row domain[v], column rank[v]."""
+
+    domain: Tensor
+    rank: Tensor
+    shape: tuple[int, int]
+
+    @staticmethod
+    def find(domain: Tensor) -> Places:
+        """Arrange voices whose domains[V] are in order."""
+        if not len(domain):
+            return Places(domain, domain, (0, 0))
+        counts = torch.bincount(domain)
+        rank = torch.arange(len(domain), device=domain.device) - (counts.cumsum(0) - counts)[domain]
+        return Places(domain, rank, (len(counts), int(counts.max())))
+
+
+def clip_in_domains(means: Tensor, heard: Tensor, places: Places, clip: float) -> Tensor:
+    """Clip the means[V, D] of those that are heard[V] to the median of their domain, all domains at once.
+
+    It is what `clip_to_median` does domain by domain; on a GPU a loop over domains would wait for each of them.
+    """
+    table = means.new_full((*places.shape, means.shape[1]), torch.nan)
+    table[places.domain, places.rank] = torch.where(heard[:, None], means, torch.nan)
+    count = heard.new_zeros(places.shape[0], dtype=torch.int64).index_add(0, places.domain, heard.long())
+    middle = find_medians(table, count)
+    apart = table - middle
+    distance = apart.norm(dim=2, keepdim=True)
+    clipped = middle + apart * shorten(distance, clip * find_medians(distance, count))
+    sure = heard & (count >= MAJORITY)[places.domain]
+    return torch.where(sure[:, None], clipped[places.domain, places.rank], means)
+
+
+def find_medians(table: Tensor, count: Tensor) -> Tensor:
+    """Return the medians[K, 1, D] of the count[K] numbers in table[K, R, D] that are not nan; see `find_median`."""
+    if table.device.type != "cpu":
+        return table.nanmedian(1, keepdim=True).values
+    columns = np.sort(np.ascontiguousarray(table.detach().numpy().transpose(0, 2, 1)), axis=2)  # nan comes last
+    middle = ((count - 1) // 2).clamp_min(0).numpy()[:, None, None]
+    return torch.from_numpy(np.take_along_axis(columns, middle, 2).transpose(0, 2, 1).copy())
 
 
 def fade(age: Tensor, rules: Rules) -> Tensor:
@@ -123,6 +167,5 @@ def find_median(rows: Tensor) -> Tensor:
     """Return the median[D] of rows[P, D], the lower of two; NumPy sorts many short columns faster than PyTorch."""
     if rows.device.type != "cpu":
         return rows.median(0).values
-    columns = np.ascontiguousarray(rows.detach().numpy().T)
-    columns.sort(axis=1)
+    columns = np.sort(np.ascontiguousarray(rows.detach().numpy().T), axis=1)
     return torch.from_numpy(columns[:, (len(rows) - 1) // 2].copy())
