@@ -63,7 +63,6 @@ def test_a_cell_compares_the_seeds_that_it_and_the_baseline_have():
     found = find_cells([art])
     assert [cell.gains for cell in found["Local"]] == [(1.0,), (1.0, 2.0)]
     assert [cell.place for cell in found["Kin"]] == ["sketch"]  # nothing in common elsewhere
-    assert "Local 3 of 4; Kin" not in sum_up([art]).text
     assert "with all seeds (cells times seeds): Local 3 of 4." in sum_up([art]).text
     assert "| Local | 61.00 (+1.00) | 51.50 (+1.50) |" in art.markdown().replace("**", "")
 

@@ -45,11 +45,12 @@ def add_up(shelf: Shelf, layout: Layout, rules: Rules) -> Tensor:
     for n, (count, groups) in enumerate(GROUPS.items()):
         layout.of(result, count).copy_(weight[:, n])
         heard = total[:, n] > 0
-        for columns in (layout.parts[group] for group in groups):
+        for group in groups:
+            columns = layout.parts[group]
             if columns.start == columns.stop:  # nothing is learnt, or measured
                 continue
             means = voices[:, columns] / total[:, n].clamp_min(TINY)[:, None]
-            if columns == layout.parts["moments"]:
+            if group == "moments":
                 means[heard] = clip_to_source(means[heard], rules.clip)
             means = clip_in_domains(means, heard, places, rules.clip)
             result[:, columns] = weight[:, n, None] * means[voice]

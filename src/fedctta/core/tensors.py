@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -124,21 +124,10 @@ def _constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=device)
 
 
-class Tolerance(NamedTuple):
-    """How far numbers may be apart that should be the same: a share of the number, and a number."""
-
-    relative: float
-    absolute: float
-
-
-EXACT = Tolerance(1e-3, 1e-3)
-"""Of what is computed in float32."""
-
-
-def agree(one: Tensor, other: Tensor, tolerance: Tolerance = EXACT) -> bool:
-    """Whether two tensors agree up to rounding; in bfloat16, which is rounded by chance, up to two steps at least."""
-    relative = max(tolerance.relative, 2.0**-6) if one.dtype == torch.bfloat16 else tolerance.relative
-    return torch.allclose(one.float(), other.float(), rtol=relative, atol=tolerance.absolute, equal_nan=True)
+def agree(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors agree up to rounding; in bfloat16, which is rounded by chance, up to two steps."""
+    relative = 2.0**-6 if one.dtype == torch.bfloat16 else 1e-3
+    return torch.allclose(one.float(), other.float(), rtol=relative, atol=1e-3, equal_nan=True)
 
 
 def choose_rows(who: Tensor, yes: Tensor, no: Tensor) -> Tensor:
