@@ -60,6 +60,11 @@ def test_a_round_in_which_all_compute_a_review_changes_those_who_are_due(tiny_ne
     one = federation(tiny_network, "recall", "local", clients=4)
     graphs = object.__new__(RoundGraphs)  # no GPU
     graphs._federation, graphs._everybody = one, torch.ones(4, dtype=torch.bool)
+
+    def review(self, network, client, x):
+        return client._replace(private={**client.private, "time": client.private["time"] + 1000})
+
+    monkeypatch.setattr(type(one.adapter), "review", review)
     state = one.start()
     for t, due in enumerate([[True] * 4, [True, False, False, True], [False] * 4]):
         monkeypatch.setattr(Federation, "find_due", lambda self, clients, due=due: torch.tensor(due))
@@ -68,6 +73,7 @@ def test_a_round_in_which_all_compute_a_review_changes_those_who_are_due(tiny_ne
         state, outcome = graphs._play(state, t, x, None)
         torch.testing.assert_close(outcome.logits, played.logits)
         assert near(state, as_ever)
+    assert (state.clients.private["time"] // 1000).tolist() == [2, 1, 1, 2]
 
 
 @dataclass(frozen=True)
