@@ -75,23 +75,30 @@ class Places(NamedTuple):
 
 
 def clip_in_domains(means: Tensor, heard: Tensor, places: Places, clip: float) -> Tensor:
-    """Clip the means[V, D] of those that are heard[V] to the median of their domain, all domains at once.
-
-    It is what `clip_to_median` does domain by domain; on a GPU a loop over domains would wait for each of them.
-    """
+    """Clip the means[V, D] of those that are heard[V] to the median of their domain."""
     table = means.new_full((*places.shape, means.shape[1]), torch.nan)
     table[places.domain, places.rank] = torch.where(heard[:, None], means, torch.nan)
     count = heard.new_zeros(places.shape[0], dtype=torch.int64).index_add(0, places.domain, heard.long())
+    return torch.where(heard[:, None], clip_tables(table, count, clip)[places.domain, places.rank], means)
+
+
+def clip_tables(table: Tensor, count: Tensor, clip: float) -> Tensor:
+    """Pull the rows of table[K, R, D], of which count[K] are not nan, to `clip` median distances from their median.
+
+    Domains with too few rows stay. All are pulled at once: on a GPU a loop over domains would wait for each of them.
+    """
     middle = find_medians(table, count)
     apart = table - middle
     distance = apart.norm(dim=2, keepdim=True)
     clipped = middle + apart * shorten(distance, clip * find_medians(distance, count))
-    sure = heard & (count >= MAJORITY)[places.domain]
-    return torch.where(sure[:, None], clipped[places.domain, places.rank], means)
+    return torch.where((count >= MAJORITY)[:, None, None], clipped, table)
 
 
 def find_medians(table: Tensor, count: Tensor) -> Tensor:
-    """Return the medians[K, 1, D] of the count[K] numbers in table[K, R, D] that are not nan; see `find_median`."""
+    """Return the medians[K, 1, D] of the count[K] numbers in table[K, R, D] that are not nan, the lower of two.
+
+    NumPy sorts many short columns faster than PyTorch.
+    """
     if table.device.type != "cpu":
         return table.nanmedian(1, keepdim=True).values
     columns = np.sort(np.ascontiguousarray(table.detach().numpy().transpose(0, 2, 1)), axis=2)  # nan comes last
@@ -147,26 +154,3 @@ def shorten(length: Tensor, most: Tensor) -> Tensor:
     """Return the factors that make lengths at most `most`."""
     factor: Tensor = (most / length.clamp_min(TINY)).clamp_max(1)
     return factor
-
-
-def clip_to_median(means: Tensor, clip: float) -> Tensor:
-    """Pull rows of means[P, D] to `clip` median distances from the median, if there are enough of them."""
-    if len(means) < MAJORITY:
-        return means
-    middle = find_median(means)
-    apart = means - middle
-    return middle + apart * find_pull(apart, clip)
-
-
-def find_pull(apart: Tensor, clip: float) -> Tensor:
-    """Return the factors[P, 1] that make rows of differences[P, D] at most `clip` median ones long."""
-    distance = apart.norm(dim=1, keepdim=True)
-    return shorten(distance, clip * distance.median())
-
-
-def find_median(rows: Tensor) -> Tensor:
-    """Return the median[D] of rows[P, D], the lower of two; NumPy sorts many short columns faster than PyTorch."""
-    if rows.device.type != "cpu":
-        return rows.median(0).values
-    columns = np.sort(np.ascontiguousarray(rows.detach().numpy().T), axis=1)
-    return torch.from_numpy(columns[:, (len(rows) - 1) // 2].copy())

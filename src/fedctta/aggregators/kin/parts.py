@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedctta.books.counting import clip_to_median, clip_to_source
+from fedctta.books.counting import clip_tables, clip_to_source
 from fedctta.core.network import Tensors
 
 VOICES = 8
@@ -54,9 +54,8 @@ def remember_parts(
 def merge(parts: Tensor, told: Tensor, clip: float) -> Tensor:
     """Return the moments[K, D] of all domains, given parts[K, P, D] and the batches told[K, P] that they rest on."""
     there = told > 0
-    means = torch.zeros_like(parts)
+    means = torch.full_like(parts, torch.nan)
     means[there] = clip_to_source(parts[there], clip)
-    for k in there.any(1).nonzero().squeeze(1).tolist():
-        means[k, there[k]] = clip_to_median(means[k, there[k]], clip)
+    means = clip_tables(means, there.sum(1), clip).masked_fill(~there[..., None], 0)
     share = told / told.sum(1, keepdim=True).clamp_min(1e-8)
     return (share[..., None] * means).sum(1)
