@@ -29,3 +29,21 @@ def table(*seeds):
 )
 def test_what_is_missing(tables, told):
     assert find_missing(PAPER, PANELS[: len(tables)], tables) == told
+
+
+COLUMNS = tuple(Panel(f"bn, {name}", {name: {}}, {"a": {}}, group="bn") for name in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (4, ()),
+        (3, ("bn, d (no runs)",)),
+        (1, ("3 of 4 tables of bn (no runs)",)),
+        (0, ("bn and one (no runs)",)),
+    ],
+)
+def test_of_a_group_it_is_said_how_many_tables_are_missing(shown, told):
+    panels = (*COLUMNS[:shown], *(PANELS[:1] if shown else ()))
+    tables = [Comparison("t", ("c",), (), runs={("a", "c"): ("run",) * 3}) for _ in panels]
+    assert find_missing(Paper("x", "X", "", (*COLUMNS, PANELS[0])), panels, tables) == told
