@@ -48,7 +48,9 @@ class Neighbours(NamedTuple):
         clients, k = self.who.shape
         rows = torch.arange(clients, device=self.who.device).repeat_interleave(k)
         places = torch.stack([rows, self.who.flatten()])
-        return torch.sparse_coo_tensor(places, self.weight.flatten(), (clients, clients), check_invariants=False)
+        # Given as an argument instead, torch 2.11 warns.
+        with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
+            return torch.sparse_coo_tensor(places, self.weight.flatten(), (clients, clients))
 
 
 def nearest(score: Callable[[slice], Tensor], active: Tensor, k: int) -> Neighbours:
