@@ -51,6 +51,15 @@ def test_a_run_that_presets_share_is_planned_once_and_first_seeds_come_first(pre
         plan_all(seeds=0)
 
 
+def test_runs_can_be_chosen_by_their_keys_in_every_preset(presets):
+    some = plan_all(only=["adapter=bn", "seed=0"])
+    assert [(run.seed, run.adapter, run.aggregator) for run in some.mine] == [(0, "bn", "fedavg"), (0, "bn", "local")]
+    local = plan_all(only=["aggregator=local"])
+    assert {run.aggregator for plan in local.plans for run in plan.mine} == {"local"}
+    (one,) = plan_all(only=["aggregator=local", "adapter=bn"]).plans  # the other preset has no such run
+    assert [run.adapter for run in one.mine] == ["bn"]
+
+
 def test_presets_and_panels_can_be_chosen():
     everything = plan_all(names=["natural"])
     assert [plan.paper.name for plan in everything.plans][:2] == ["natural-pacs", "natural-office"]
@@ -150,14 +159,11 @@ def test_runs_that_need_a_training_come_last_and_are_left_out_where_it_fails(pla
     needs = {"none": [training], "bn": []}
     monkeypatch.setattr(campaign, "find_trainings", lambda paper, runs: [t for run in runs for t in needs[run.adapter]])
     trained = []
-    monkeypatch.setattr(campaign, "train_sources", lambda found, say: trained.append((found, len(played))))
+    monkeypatch.setattr(campaign, "train_sources", lambda found, say, jobs: trained.append((found, len(played))) or {})
     assert play().played == 5
     assert trained == [([training], 3)]  # once, after the three runs that need none
 
-    def refuse(found, say):
-        raise UserError("no images")
-
-    monkeypatch.setattr(campaign, "train_sources", refuse)
+    monkeypatch.setattr(campaign, "train_sources", lambda found, say, jobs: {Path("x"): "no images"})
     done = play_all(plan_all(), Path("other"), 1, Console(stderr=True))
     assert (done.played, done.failed, dict(done.reasons)) == (3, 0, {"not available: no images": 2})
     assert first.adapter == "none"

@@ -83,6 +83,34 @@ def test_each_is_trained_once_and_no_lock_is_left(monkeypatch, tmp_path):
     assert not list(tmp_path.rglob("*.lock"))
 
 
+def test_one_that_cannot_be_trained_keeps_no_other_from_it(monkeypatch):
+    tried = []
+
+    def pretrain(words):
+        tried.append(words["train"])
+        if words["train"] == "photo":
+            raise UserError("no images")
+
+    monkeypatch.setattr(sources, "pretrain", pretrain)
+    photo, sketch = find_trainings(PAPER, [pacs("photo"), pacs("sketch")])
+    assert train_sources([photo, sketch], lambda line: None) == {photo.path: "no images"}
+    assert tried == ["photo", "sketch"]
+
+
+def test_several_are_trained_at_once(monkeypatch):
+    photo, sketch = find_trainings(PAPER, [pacs("photo"), pacs("sketch")])
+    asked, told = [], []
+
+    def work_at_once(work, items, jobs):
+        asked.append((list(items), jobs))
+        return ["", "no images"]
+
+    monkeypatch.setattr(sources, "work_at_once", work_at_once)
+    assert train_sources([photo, sketch], told.append, 2) == {sketch.path: "no images"}
+    assert asked == [([photo, sketch], 2)]
+    assert [line.split("train=")[1].split()[0] for line in told] == ["photo", "sketch"]
+
+
 def test_pacs_trains_nine_models_in_full_and_fewer_for_quick():
     paper = load_paper("natural-pacs")
     for quick, count in ((False, 9), (True, 2)):

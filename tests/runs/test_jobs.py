@@ -15,7 +15,7 @@ import torch
 
 from fedctta import run
 from fedctta.errors import UserError
-from fedctta.runs.jobs import side_by_side
+from fedctta.runs.jobs import side_by_side, work_at_once
 from fedctta.runs.settings import Experiment
 
 SMALL = {"dataset": "shapes-c", "domains": "fog+frost", "stream": "iid", "clients": 2, "slots": 1, "batch": 4}
@@ -39,6 +39,18 @@ def test_a_run_that_fails_says_why_and_the_others_are_kept(tmp_path):
     assert "batch=1 gives no batch statistics" in failed[wrong.fingerprint]
     assert sorted(map(bool, told)) == [False, True]
     assert [path.name.split("-")[1] for path in (tmp_path / "runs").iterdir()] == ["none"]
+
+
+def refuse_odd(number: int) -> None:
+    if number % 2:
+        raise UserError(f"{number} is odd")
+
+
+def test_reasons_stand_in_the_order_of_the_items():
+    told = []
+    found = work_at_once(refuse_odd, [1, 2, 3], 2, lambda item, reason: told.append((item, reason)))
+    assert found == ["1 is odd", "", "3 is odd"]
+    assert sorted(told) == [(1, "1 is odd"), (2, ""), (3, "3 is odd")]
 
 
 def test_jobs_need_a_folder_and_names(tmp_path):
@@ -89,14 +101,13 @@ def test_told_to_end_it_ends_its_processes_too(tmp_path):
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_process_told_to_end_begins_no_other_experiment():
+def test_a_process_told_to_end_begins_no_other_item():
     """The pool would take SystemExit for a result, and go on."""
     code = """
 import sys
 from fedctta.runs import jobs
-jobs.run_one = lambda *arguments: sys.exit(143)
 try:
-    jobs._play(None, None, False)
+    jobs._attempt(lambda item: sys.exit(143), None)
 except BaseException:
     print("went on")
 """

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _ALWAYS = {"name"}
 USED = {  # by word, the parameters of the command that have an effect
-    "all": {"words", "panel", "seeds", "quick", "device", "shard", "jobs", "pool", "quiet"},
-    "status": {"words", "panel", "seeds", "quick", "pool", "as_json"},
+    "all": {"words", "panel", "only", "seeds", "quick", "device", "shard", "jobs", "pool", "quiet"},
+    "status": {"words", "panel", "only", "seeds", "quick", "pool", "as_json"},
     "pack": {"pool", "folder"},
     "pages": {"pool", "folder"},
 }
@@ -30,7 +30,7 @@ _INSTEAD = {
 def refuse_useless(context: typer.Context, name: str) -> None:
     """Refuse options that were given and have no effect with this word."""
     given = {key for key in context.params if _was_given(context, key)}
-    if useless := given - USED[name] - _ALWAYS if name in USED else given & {"as_json"}:
+    if useless := given - USED[name] - _ALWAYS if name in USED else given & {"as_json", "only"}:
         key = min(useless)
         option = {"as_json": "--json", "folder": "--out", "words": "a word"}.get(key, f"--{key.replace('_', '-')}")
         raise UserError(f"{option} has no effect with {name}: {_INSTEAD.get(key, 'leave it out')}")

@@ -27,6 +27,12 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer slots; the table says so.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel, or these, for example CIFAR-10-C.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With all and status: only runs with these values, for example adapter=tent,eata or seed!=0."
+        ),
+    ] = None,
     shard: Annotated[str, typer.Option(help="Run only a part of the cells, for example 2/6.")] = "1/1",
     gather: Annotated[
         bool, typer.Option("--gather", help="Run nothing: compare what is kept so far, seeds as there are.")
@@ -58,7 +64,7 @@ def reproduce(
     if name in ("all", "status"):
         from fedctta.papers.campaign import plan_all
 
-        campaign = plan_all(seeds, quick, shard, device, words or (), panel or ())
+        campaign = plan_all(seeds, quick, shard, device, words or (), panel or (), only or ())
         if name == "status":
             return whole_pool.show(place, campaign, as_json)
         return whole_pool.play(place, campaign, jobs, quiet)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ from fedctta.papers.missing import Lacking, Missing
 from fedctta.papers.planning import Plan, list_panels, make_plan, take_shard
 from fedctta.papers.playing import attempt
 from fedctta.papers.pool import Kept, read_pool
+from fedctta.papers.selection import select
 from fedctta.papers.sources import Training, find_trainings, train_sources
 from fedctta.papers.tables import Paper, load_paper
 from fedctta.report.comparison import UNAVAILABLE
@@ -61,10 +62,12 @@ def plan_all(
     device: str = "auto",
     names: Sequence[str] = (),
     panels: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> Campaign:
     """Return the runs of all presets, or of those named, or of some panels of theirs, the first seed of all first.
 
-    A preset that ranks others stands for these, and one that has none of the panels has no part in it.
+    A preset that ranks others stands for these, and one that has none of the panels has no part in it; nor have runs
+    that `only` leaves out (`selection.select`).
     """
     if seeds is not None and seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
@@ -78,6 +81,10 @@ def plan_all(
         mine = [panel for panel in panels if panel in list_panels(paper)]
         if mine or not panels:
             plans.append(make_plan(paper.name, seeds, quick, mine, "1/1", {"device": device}))
+    if only:
+        meant = {each.fingerprint for each in select([each for plan in plans for each in plan.mine], only)}
+        parts = [(plan, tuple(each for each in plan.mine if each.fingerprint in meant)) for plan in plans]
+        plans = [replace(plan, mine=mine) for plan, mine in parts if mine]
     every: dict[str, Experiment] = {}
     for experiment in sorted((each for plan in plans for each in plan.mine), key=lambda each: each.seed):
         every.setdefault(experiment.fingerprint, experiment)
@@ -111,7 +118,7 @@ def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, prog
     untrained = _find_untrained(campaign.plans, left)
     play = partial(_play_ready, cache=cache, folder=folder, jobs=jobs, console=console, progress=progress)
     reasons = play([each for each in left if each.fingerprint not in untrained])
-    reasons |= _train(untrained, console)
+    reasons |= _train(untrained, jobs, console)
     reasons |= play([each for each in left if each.fingerprint in untrained.keys() - reasons.keys()])
     return Outcome(
         len(campaign.mine), len(campaign.mine) - len(left), len(left) - len(reasons), Counter(reasons.values())
@@ -152,15 +159,11 @@ def _find_untrained(plans: Sequence[Plan], left: Sequence[Experiment]) -> dict[s
     }
 
 
-def _train(untrained: Mapping[str, Training], console: Console) -> dict[str, str]:
+def _train(untrained: Mapping[str, Training], jobs: int, console: Console) -> dict[str, str]:
     """Train what runs need; return why those cannot be played whose model cannot be trained."""
-    failed: dict[Path, str] = {}
-    for path, training in {each.path: each for each in untrained.values()}.items():
-        try:
-            train_sources([training], lambda line: console.print(line, soft_wrap=True))
-        except UserError as error:
-            failed[path] = f"{UNAVAILABLE}: {error}"
-    return {key: failed[each.path] for key, each in untrained.items() if each.path in failed}
+    trainings = list({each.path: each for each in untrained.values()}.values())
+    failed = train_sources(trainings, lambda line: console.print(line, soft_wrap=True), jobs)
+    return {key: f"{UNAVAILABLE}: {failed[each.path]}" for key, each in untrained.items() if each.path in failed}
 
 
 def _play_ready(experiments: Sequence[Experiment], cache: Cache, **how: Any) -> dict[str, str]:

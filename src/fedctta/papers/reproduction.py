@@ -114,7 +114,9 @@ def reproduce(
     folder, cache, lacking = Path(pool), Cache(), Lacking()
     require_writable(folder / "runs")
     if not gather:
-        train_sources(find_trainings(plan.paper, plan.mine), lambda line: console.print(line, soft_wrap=True))
+        trainings = find_trainings(plan.paper, plan.mine)
+        for reason in train_sources(trainings, lambda line: console.print(line, soft_wrap=True), jobs).values():
+            raise UserError(reason)
     for panel, grid in zip(plan.panels, plan.grids, strict=True):
         check_lengths(panel, grid, cache, lacking)
     found: Found

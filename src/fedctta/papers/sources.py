@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedctta.files import lock
 from fedctta.models import ARCHITECTURES, model_for
 from fedctta.models.zoo import cached_path, read_card, weights_path
 from fedctta.papers.tables import Paper
+from fedctta.runs.jobs import work_at_once
 from fedctta.runs.settings import Experiment
 from fedctta.training.pretraining import pretrain
 
@@ -89,14 +91,36 @@ def require_size(path: Path, experiment: Experiment) -> None:
         )
 
 
-def train_sources(trainings: Sequence[Training], say: Callable[[str], None]) -> None:
-    """Train what is missing; processes that share a cache do not train the same at once."""
-    for k, training in enumerate(trainings):
-        training.path.parent.mkdir(parents=True, exist_ok=True)
-        busy = f"another process is training {training.path.name}: start this again when it is done"
-        place = training.path.with_suffix(".lock")
-        with lock(place, busy):
-            if not training.path.is_file():
-                say(f"[{k + 1}/{len(trainings)}] {training.command}")
-                pretrain(training.words)
-        place.unlink(missing_ok=True)
+def train_sources(trainings: Sequence[Training], say: Callable[[str], None], jobs: int = 1) -> dict[Path, str]:
+    """Train what is missing, `jobs` models at once; return by path why those could not be trained that could not."""
+    lines = [f"[{k + 1}/{len(trainings)}] {training.command}" for k, training in enumerate(trainings)]
+    if jobs == 1:
+        return {
+            training.path: reason
+            for line, training in zip(lines, trainings, strict=True)
+            if (reason := _attempt(training, partial(say, line)))
+        }
+    for line in lines:
+        say(line)
+    reasons = work_at_once(_train, trainings, jobs)
+    return {training.path: reason for training, reason in zip(trainings, reasons, strict=True) if reason}
+
+
+def _attempt(training: Training, begin: Callable[[], None]) -> str:
+    try:
+        _train(training, begin)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _train(training: Training, begin: Callable[[], None] = lambda: None) -> None:
+    """Train one model, if it is not there by now; processes that share a cache do not train the same at once."""
+    training.path.parent.mkdir(parents=True, exist_ok=True)
+    busy = f"another process is training {training.path.name}: start this again when it is done"
+    place = training.path.with_suffix(".lock")
+    with lock(place, busy):
+        if not training.path.is_file():
+            begin()
+            pretrain(training.words)
+    place.unlink(missing_ok=True)

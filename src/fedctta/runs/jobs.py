@@ -1,4 +1,4 @@
-"""Several experiments at once, each in its own process, which writes its record to a folder.
+"""Several experiments, or trainings, at once, each in its own process, which writes its result to a folder.
 
 One run leaves much of a machine idle: a GPU waits between the small kernels of a few clients, and threads of a CPU wait
 for each other at every layer. Processes share only the folder.
@@ -14,8 +14,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -29,6 +30,9 @@ from fedctta.runs.trial import run_one
 STOPPED = "stopped"
 
 
+Item = TypeVar("Item")
+
+
 def side_by_side(
     experiments: Sequence[Experiment],
     folder: Path,
@@ -37,21 +41,30 @@ def side_by_side(
     on_done: Callable[[Experiment, str], None] = lambda experiment, reason: None,
 ) -> dict[str, str]:
     """Play experiments, `jobs` at a time, into `folder`; return by fingerprint why those failed that did."""
+    reasons = work_at_once(partial(_play, folder=folder, resume=resume), experiments, jobs, on_done)
+    return {each.fingerprint: reason for each, reason in zip(experiments, reasons, strict=True) if reason}
+
+
+def work_at_once(
+    work: Callable[[Item], None],
+    items: Sequence[Item],
+    jobs: int,
+    on_done: Callable[[Item, str], None] = lambda item, reason: None,
+) -> list[str]:
+    """Do the work for every item, `jobs` at a time; return for each why it failed, or nothing."""
     if jobs < 1:
         raise UserError(f"--jobs {jobs} must be at least 1")
-    failed: dict[str, str] = {}
     threads = max(1, (os.cpu_count() or 1) // jobs)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare, (threads,))
     try:
-        futures = {pool.submit(_play, each, folder, resume): each for each in experiments}
+        futures = {pool.submit(_attempt, work, item): item for item in items}
         for future in as_completed(futures):
             reason = future.result()
             if reason == STOPPED:
                 raise KeyboardInterrupt
-            if reason:
-                failed[futures[future].fingerprint] = reason
             on_done(futures[future], reason)
+        return [future.result() for future in futures]
     except SystemExit:  # told to end (see `exit_when_terminated`), which nobody else tells the processes
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
@@ -60,7 +73,6 @@ def side_by_side(
         raise UserError("a process of --jobs was ended from outside (out of memory?): use fewer --jobs") from None
     finally:
         pool.shutdown(cancel_futures=True)
-    return failed
 
 
 def _prepare(threads: int) -> None:
@@ -74,13 +86,18 @@ def _cache() -> Cache:
     return Cache()
 
 
-def _play(experiment: Experiment, folder: Path, resume: bool) -> str:
-    """Play one experiment and keep its record; return why that was not possible, or nothing."""
+def _play(experiment: Experiment, folder: Path, resume: bool) -> None:
+    """Play one experiment and keep its record."""
+    run_one(experiment, _cache(), folder, resume, lambda rounds: lambda t, tally: None)
+
+
+def _attempt(work: Callable[[Item], None], item: Item) -> str:
+    """Do the work for one item; return why that was not possible, or nothing."""
     try:
-        run_one(experiment, _cache(), folder, resume, lambda rounds: lambda t, tally: None)
+        work(item)
     except KeyboardInterrupt:
         return STOPPED
-    except SystemExit as ending:  # the pool would take it for a result, and begin the next experiment
+    except SystemExit as ending:  # the pool would take it for a result, and begin the next item
         os._exit(ending.code if isinstance(ending.code, int) else 1)
     except UserError as error:
         return str(error)
