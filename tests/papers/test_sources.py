@@ -99,15 +99,21 @@ def test_one_that_cannot_be_trained_keeps_no_other_from_it(monkeypatch):
 
 def test_several_are_trained_at_once(monkeypatch):
     photo, sketch = find_trainings(PAPER, [pacs("photo"), pacs("sketch")])
-    asked, told = [], []
+    asked, told, prepared = [], [], []
+
+    def prepare(words):
+        prepared.append(words["dataset"])
+        raise UserError("no images")  # which the trainings tell themselves
 
     def work_at_once(work, items, jobs):
         asked.append((list(items), jobs))
         return ["", "no images"]
 
+    monkeypatch.setattr(sources, "prepare", prepare)
     monkeypatch.setattr(sources, "work_at_once", work_at_once)
     assert train_sources([photo, sketch], told.append, 2) == {sketch.path: "no images"}
     assert asked == [([photo, sketch], 2)]
+    assert prepared == ["pacs"]  # once
     assert [line.split("train=")[1].split()[0] for line in told] == ["photo", "sketch"]
 
 

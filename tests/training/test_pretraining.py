@@ -15,6 +15,7 @@ from fedctta.data.public_files import read_held
 from fedctta.errors import UserError
 from fedctta.models import build
 from fedctta.models.zoo import load_model
+from fedctta.training import pretraining
 from fedctta.training.pretraining import pretrain
 from fedctta.training.recipe import STEPS
 
@@ -176,3 +177,24 @@ def test_a_started_model_takes_as_many_epochs_as_make_its_steps(pets, monkeypatc
     pretrain({**words, "epochs": "2"})
     steps = (40 - sum(read_held(files_of("pets")).values())) // 4
     assert [recipe.epochs for recipe in recipes] == [round(STEPS / steps), 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ({"model": "efficientnet-lite0", "dataset": "pacs", "size": 64, "train": "photo"}, ["pacs 64", "start"]),
+        (
+            {"model": "resnet18", "dataset": "tiny-imagenet"},
+            ["tiny-imagenet train", "tiny-imagenet test", "tiny-imagenet-c"],
+        ),
+        ({"model": "unet", "dataset": "scenes"}, []),  # drawn in memory
+    ],
+)
+def test_what_a_training_reads_can_be_fetched_before(monkeypatch, words, read):
+    asked = []
+    monkeypatch.setattr(pretraining, "load_public", lambda name, folder, size: asked.append(f"{name} {size}"))
+    monkeypatch.setattr(pretraining, "load", lambda name, split, folder: asked.append(f"{name} {split}"))
+    monkeypatch.setattr(pretraining, "load_domains", lambda name, severity, folder: asked.append(name))
+    monkeypatch.setattr(pretraining, "find_start", lambda start: asked.append("start"))
+    pretraining.prepare(words)
+    assert asked == read

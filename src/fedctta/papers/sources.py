@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedctta.models.zoo import cached_path, read_card, weights_path
 from fedctta.papers.tables import Paper
 from fedctta.runs.jobs import work_at_once
 from fedctta.runs.settings import Experiment
-from fedctta.training.pretraining import pretrain
+from fedctta.training.pretraining import prepare, pretrain
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,17 @@ def train_sources(trainings: Sequence[Training], say: Callable[[str], None], job
         }
     for line in lines:
         say(line)
+    _prepare(trainings)
     reasons = work_at_once(_train, trainings, jobs)
     return {training.path: reason for training, reason in zip(trainings, reasons, strict=True) if reason}
+
+
+def _prepare(trainings: Sequence[Training]) -> None:
+    """Have the data of all trainings in the cache; what cannot be had is told by each training itself."""
+    keys = ("model", "dataset", "size", "folder")
+    for training in {tuple(map(str, map(each.words.get, keys))): each for each in trainings}.values():
+        with suppress(UserError):
+            prepare(training.words)
 
 
 def _attempt(training: Training, begin: Callable[[], None]) -> str:

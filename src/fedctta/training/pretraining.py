@@ -15,6 +15,7 @@ from fedctta.data.catalogue import load
 from fedctta.data.corrupted import load_domains
 from fedctta.data.domains import Domains
 from fedctta.data.public import load_public, training_part
+from fedctta.data.public_sets import PUBLIC
 from fedctta.files import require_writable
 from fedctta.models import build, size_option
 from fedctta.models.zoo import save_weights
@@ -24,7 +25,7 @@ from fedctta.training.dense_training import train_dense_source
 from fedctta.training.federated import train_federated
 from fedctta.training.plan import Plan, read_plan
 from fedctta.training.recipe import epochs_of
-from fedctta.training.starting_weights import STARTS, build_started
+from fedctta.training.starting_weights import STARTS, build_started, find_start
 from fedctta.training.stretches import Stretches
 
 SEVERITY = 5
@@ -63,6 +64,17 @@ def pretrain(
     if plan.checkpoint is not None:
         plan.checkpoint.unlink(missing_ok=True)
     return plan.path, card
+
+
+def prepare(values: Mapping[str, Any]) -> None:
+    """Fetch and decode what a training reads, so that several at once find it in the cache."""
+    plan = read_plan(values)
+    if plan.dataset in PUBLIC:
+        load_public(plan.dataset, folder=plan.folder, size=plan.size)
+    elif not plan.dense:
+        _read_classifier_data(plan)
+    if plan.model in STARTS:
+        find_start(STARTS[plan.model])
 
 
 def _train_dense(plan: Plan, on_progress: OnProgress | None) -> tuple[nn.Module, dict[str, Any]]:
@@ -104,9 +116,7 @@ def _train_classifier(
     plan: Plan, on_progress: OnProgress | None, on_accuracy: OnAccuracy | None
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model that predicts one class an image, and its card."""
-    images, test = load(plan.dataset, "train", plan.folder), load(plan.dataset, "test", plan.folder)
-    # before training: what is missing is told at once
-    domains = load_domains(f"{plan.dataset}-c", SEVERITY, folder=plan.folder)
+    images, test, domains = _read_classifier_data(plan)  # before training: what is missing is told at once
     sized = size_option(plan.model, min(images.images.shape[1:3]))
     module = build(plan.model, len(images.classes), seed=plan.recipe.seed, **sized)
 
@@ -118,6 +128,12 @@ def _train_classifier(
 
     _train(module, images, plan, tell)
     return module, _judge(module, plan, test, domains)
+
+
+def _read_classifier_data(plan: Plan) -> tuple[Images, Images, Domains]:
+    """Return the images to train on, those to test on, and these corrupted."""
+    images, test = (load(plan.dataset, split, plan.folder) for split in ("train", "test"))
+    return images, test, load_domains(f"{plan.dataset}-c", SEVERITY, folder=plan.folder)
 
 
 def _train(module: nn.Module, images: Images, plan: Plan, on_progress: OnProgress | None) -> None:
