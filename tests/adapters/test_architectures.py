@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib import import_module
 
 import pytest
 import torch
@@ -31,10 +32,13 @@ PARAMETERS = {"rotta": {"side": SIDE}, "atp": {"rates": "0.01"}}
 
 @pytest.fixture(scope="module")
 def timm():
-    """Import timm; the CPU build of torchvision needs two operators of its compiled part to be there."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
+    """Import timm; a torchvision whose compiled part does not load needs two operators of it to be there."""
+    library = None
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError):
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     yield pytest.importorskip("timm")
     del library
