@@ -38,7 +38,7 @@ COLUMNS = tuple(Panel(f"bn, {name}", {name: {}}, {"a": {}}, group="bn") for name
     ("shown", "told"),
     [
         (4, ()),
-        (3, ("bn, d (no runs)",)),
+        (3, ('"bn, d" (no runs)',)),
         (1, ("3 of 4 tables of bn (no runs)",)),
         (0, ("bn and one (no runs)",)),
     ],

@@ -21,7 +21,9 @@ def device(
     model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],
     data: Annotated[str, typer.Option(help="folder:PATH, watch:PATH, stdin, python:module:name, stream:dataset=...")],
     state: Annotated[Path, typer.Option(help="Folder of what the device keeps over restarts.")],
-    weights: Annotated[str, typer.Option(help="A file, the data set they were trained on, or random.")] = "auto",
+    weights: Annotated[
+        str, typer.Option(help="A file, the data set they were trained on, or (own models) random.")
+    ] = "auto",
     adapter: Annotated[
         str | None,
         typer.Option(

@@ -6,9 +6,9 @@ standard error of m, a device raises an alarm where
     m + 3 e < -0.02
 
 From then on the source model answers. With guard="reset" the device goes back to its last healthy state and rests for
-10 batches, twice as long after every further alarm. Then it tries from there on every check, unseen: it adapts to the
-batch and is compared, and it answers again when m >= -0.02. With guard="freeze" the source model answers until
-`unfreeze` is called. With guard="off" an alarm is recorded and nothing else happens.
+`check` batches (10), twice as long after every further alarm, up to 64 times as long. Then it tries from there on every
+check, unseen: it adapts to the batch and is compared, and it answers again when m >= -0.02. With guard="freeze" the
+source model answers until `unfreeze` is called. With guard="off" an alarm is recorded and nothing else happens.
 
 The first batches are all checked, then one of 10, and all while m + e < -0.02 and the adapted model answers. A calm
 check shows the source model every second image of a large batch, the others show it all of them.

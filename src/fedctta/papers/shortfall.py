@@ -18,16 +18,19 @@ def find_missing(paper: Paper, panels: Sequence[Panel], tables: Sequence[Compari
 def _panels(paper: Paper, shown: Sequence[Panel]) -> str:
     there = {panel.name for panel in shown}
     lost = _name_lost(paper, [panel for panel in paper.panels if panel.name not in there])
-    comma = "; " if any("," in name for name in lost) else ", "
-    return f"{' and '.join([comma.join(lost[:-1]), lost[-1]] if lost[1:] else lost)} (no runs)" if lost else ""
+    return f"{' and '.join([', '.join(lost[:-1]), lost[-1]] if lost[1:] else lost)} (no runs)" if lost else ""
 
 
 def _name_lost(paper: Paper, lost: Sequence[Panel]) -> list[str]:
     """Name panels; of a group of which several are lost and not all, say how many."""
     every, gone = Counter(panel.group for panel in paper.panels), Counter(panel.group for panel in lost)
     some = [group for group, count in gone.items() if group and 1 < count < every[group]]
-    counted = [f"{gone[group]} of {every[group]} tables of {group}" for group in some]
-    return counted + name_panels(paper, [panel for panel in lost if panel.group not in some])
+    counted = [f"{gone[group]} of {every[group]} tables of {_quote(group)}" for group in some]
+    return counted + [_quote(name) for name in name_panels(paper, [each for each in lost if each.group not in some])]
+
+
+def _quote(name: str) -> str:
+    return f'"{name}"' if "," in name else name
 
 
 def _cells(tables: Sequence[Comparison]) -> str:
