@@ -188,7 +188,7 @@ class Record:
     @property
     def worst_client(self) -> float:
         """Accuracy of the client with the lowest accuracy."""
-        return float(np.nanmin(self.accuracy_by_client)) if self.seen.any() else float("nan")
+        return metrics.worst_client(np.array(self.accuracy_by_client))
 
     @property
     def major_by_client(self) -> list[float]:
