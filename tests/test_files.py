@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import inspect
 import io
 import os
@@ -238,6 +239,27 @@ def test_one_holds_a_lock_at_a_time(tmp_path):
         lock(tmp_path / "lock", "another is here")
     held.close()
     lock(tmp_path / "lock", "another is here").close()
+
+
+def test_a_lock_whose_file_was_deleted_keeps_nobody_out_and_is_taken_again(tmp_path, monkeypatch):
+    path, flock, turns = tmp_path / "lock", fcntl.flock, []
+    earlier = lock(path, "another is here")
+
+    def flock_late(file, how):
+        """Take turns so: the earlier one, which deletes the file, is done after we have opened it."""
+        turns.append(how)
+        if len(turns) == 1:
+            path.unlink()
+            earlier.close()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    held = lock(path, "another is here")
+    assert len(turns) == 2
+    assert os.path.samestat(os.fstat(held.fileno()), path.stat())
+    with pytest.raises(UserError, match="another is here"):
+        lock(path, "another is here")
+    held.close()
 
 
 # The command, stopped while it writes its record; it says so by a line.

@@ -176,16 +176,23 @@ def open_tensors(path: Path, kind: str, refusal: str, framework: Framework = "pt
 
 
 def lock(path: Path, refusal: str | UserError) -> io.FileIO:
-    """Hold a file until it is closed or this process ends; refuse with the words of `refusal` if another holds it."""
+    """Hold a file until it is closed or this process ends; refuse with the words of `refusal` if another holds it.
+
+    Who holds it may delete it. A file that was deleted before it was held keeps nobody out, so another is taken.
+    """
     import fcntl  # Windows has none
 
-    file = open_private(path, "w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    while True:
+        file = open_private(path, "w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise (refusal if isinstance(refusal, UserError) else UserError(refusal)) from error
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
         file.close()
-        raise (refusal if isinstance(refusal, UserError) else UserError(refusal)) from error
-    return file
 
 
 def exit_when_terminated() -> None:

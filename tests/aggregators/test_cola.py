@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedctta.adapters.cola import CoLA as Device
+from fedctta.aggregators import matrix
 from fedctta.aggregators.cola import ROWS, CoLA, collect, empty_set
 from fedctta.core.clients import InChunks, by_loop, by_vmap
 from fedctta.core.tensors import lay_out
@@ -109,7 +110,7 @@ def test_everyone_has_all_vectors_after_an_exchange(federation, tiny_network):
     assert (private["shared.name"][0] > 0).sum() == 3
     stored = {tuple(rows[0].tolist()) for rows in private["kept.vectors"]}
     assert stored == {tuple(row.tolist()) for row in private["shared.vectors"][0][:3]}
-    assert torch.equal(outcome.collaboration, torch.eye(3)), "no model is mixed"
+    assert torch.equal(matrix(outcome.weights), torch.eye(3)), "no model is mixed"
 
 
 def test_an_exchange_moves_no_principal(federation, tiny_network):

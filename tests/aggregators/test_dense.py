@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, aggregators
+from fedctta.aggregators import Server, aggregators, matrix
 from fedctta.core.clients import by_vmap
 from fedctta.core.network import Network
 from fedctta.engine.rounds import Federation
@@ -47,5 +47,5 @@ def test_an_aggregator_works_on_pixels_or_says_what_it_lacks(name, form, adapter
     assert outcome.logits.shape == (CLIENTS, BATCH * SIDE * SIDE, CLASSES)
     assert outcome.logits.isfinite().all()
     if aggregator.communicates:
-        torch.testing.assert_close(outcome.collaboration.sum(1), torch.ones(CLIENTS))
+        torch.testing.assert_close(matrix(outcome.weights).sum(1), torch.ones(CLIENTS))
         assert outcome.bytes_up - outcome.bytes_down < 4 * CLIENTS * 64, "what is sent beside the model stays small"

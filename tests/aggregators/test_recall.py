@@ -10,7 +10,7 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.adapters.recall import Recall as RecallAdapter
-from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators import Server, Uploads, matrix
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.local import Local
 from fedctta.aggregators.recall import Recall
@@ -66,10 +66,10 @@ def test_nothing_is_counted_twice_after_many_exchanges(federation):
 
 def test_rows_of_w_say_who_learns_from_whom(federation):
     _, outcomes = play(federation, 2)
-    w = outcomes[-1].collaboration
+    w = matrix(outcomes[-1].weights)
     torch.testing.assert_close(w.sum(1), torch.ones(DEVICES))
     torch.testing.assert_close(w, torch.full((DEVICES, DEVICES), 1 / DEVICES), atol=0.02, rtol=0)  # all look alike
-    assert outcomes[0].collaboration is None
+    assert outcomes[0].weights is None
 
 
 def test_what_is_received_counts_from_the_next_batch_on(federation):
@@ -97,7 +97,7 @@ def test_one_device_alone_is_handed_nothing(tiny_network):
         for t, x in enumerate(batches(3, 1)):
             state, outcome = lonely.play(state, t, x, torch.ones(1, dtype=torch.bool), None)
     assert images(state).abs().max() < 1e-3
-    assert outcome.collaboration.tolist() == [[1.0]]
+    assert matrix(outcome.weights).tolist() == [[1.0]]
 
 
 def test_the_order_of_devices_does_not_matter(federation):

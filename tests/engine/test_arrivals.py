@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, Uploads, aggregators, restrict
+from fedctta.aggregators import Server, Uploads, aggregators, matrix, restrict
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.core.clients import by_loop, by_vmap
 from fedctta.core.tensors import choose_rows
@@ -93,8 +93,8 @@ def test_a_late_upload_comes_when_it_is_due_with_the_trust_of_its_age(tiny_netwo
     name = next(iter(watching.seen[0].own))
     sent = played[0][0].clients.own[name][1]  # it keeps its model: what it holds is what it sent
     assert torch.equal(watching.seen[2].own[name][1], sent)
-    assert played[2][1].collaboration[0].tolist() == pytest.approx([0.8, 0.2])
-    assert played[2][1].collaboration[1].tolist() == [0, 1]
+    assert matrix(played[2][1].weights)[0].tolist() == pytest.approx([0.8, 0.2])
+    assert matrix(played[2][1].weights)[1].tolist() == [0, 1]
 
 
 def test_a_late_upload_may_be_refused(tiny_network):
@@ -126,7 +126,7 @@ def test_all_uploads_of_a_client_that_are_there_count_by_their_age(last, weights
         sent = torch.stack([uploads.own[name][1] for uploads in punctual.seen])  # statistics of a batch: as if late
         torch.testing.assert_close(held[1], torch.tensordot(torch.tensor(weights) / sum(weights), sent, 1))
         assert torch.equal(held[0], punctual.seen[2].own[name][0])
-    assert played[2][1].collaboration[0].tolist() == pytest.approx([1 / (1 + trust), trust / (1 + trust)])
+    assert matrix(played[2][1].weights)[0].tolist() == pytest.approx([1 / (1 + trust), trust / (1 + trust)])
     assert played[2][1].bytes_up == played[0][1].bytes_up  # every upload is counted when it is sent
 
 
@@ -148,7 +148,7 @@ def test_an_upper_bound_judges_a_late_upload_by_the_domain_it_was_sent_in(tiny_n
         with torch.no_grad():
             step = (torch.tensor(domain), None, torch.tensor(delay))
             state, outcome = played.play(state, t, x[t], everybody, *step)
-        found.append(outcome.collaboration)
+        found.append(matrix(outcome.weights))
     assert found[1][0].tolist() == pytest.approx([2 / 3, 1 / 3, 0])
     assert found[1][2].tolist() == [0, 0, 1]
     assert found[2][2].tolist() == [0, 0.5, 0.5]
@@ -171,7 +171,7 @@ def test_when_all_are_late_nobody_receives(lift, tiny_network):
     played = federation(tiny_network, "bpa", "ugsa", clients=2)
     played = replace(played, server=replace(played.server, lift=lift))
     _state, outcome = rounds(played, tiny_network, [[2, 1]])[0]
-    assert torch.equal(outcome.collaboration, torch.eye(2))
+    assert torch.equal(matrix(outcome.weights), torch.eye(2))
     assert outcome.logits.isfinite().all()
 
 
@@ -199,10 +199,10 @@ def test_every_aggregator_works_with_any_number_present(aggregator, present, tin
             state, outcome = played.play(state, t, x, torch.ones(4, dtype=torch.bool), domain, None, late * 99)
         assert outcome.logits.isfinite().all()
         assert all(tensor.isfinite().all() for tensor in state.clients.own.values())
-        if outcome.collaboration is not None:
-            torch.testing.assert_close(outcome.collaboration.sum(1), torch.ones(4))
-            assert torch.equal(outcome.collaboration[~there], torch.eye(4)[~there])
-            assert (outcome.collaboration[there][:, ~there] == 0).all()
+        if outcome.weights is not None:
+            torch.testing.assert_close(matrix(outcome.weights).sum(1), torch.ones(4))
+            assert torch.equal(matrix(outcome.weights)[~there], torch.eye(4)[~there])
+            assert (matrix(outcome.weights)[there][:, ~there] == 0).all()
 
 
 @pytest.mark.parametrize("aggregator", METHODS)
@@ -218,8 +218,8 @@ def test_where_nothing_has_come_the_server_stays_as_it_is(aggregator, tiny_netwo
         with torch.no_grad():
             state, outcome = played.play(state, t, x, everybody, domain, None, torch.full((3,), late))
         memories.append(state.memory)
-    if outcome.collaboration is not None:
-        assert torch.equal(outcome.collaboration, torch.eye(3))
+    if outcome.weights is not None:
+        assert torch.equal(matrix(outcome.weights), torch.eye(3))
     after_all, after_none, after_late = memories
     assert after_none.keys() == after_all.keys()
     assert all(torch.equal(after_none[name], after_all[name]) for name in after_all)
@@ -274,7 +274,7 @@ def test_any_pattern_of_joins_leaves_and_late_uploads(data, tiny_network):
             state, outcome = played.play(
                 state, t, x, active, None, joined if t and joined.any() else None, torch.from_numpy(delay)
             )
-        weights = outcome.collaboration
+        weights = matrix(outcome.weights)
         torch.testing.assert_close(weights.sum(1), torch.ones(clients))
         assert outcome.logits.isfinite().all()
         away = ~active

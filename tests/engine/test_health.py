@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fedctta
 from fedctta.adapters import adapters
 from fedctta.adapters.norm import NormEMA
-from fedctta.aggregators import Server
+from fedctta.aggregators import Server, matrix
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.local import Local
 from fedctta.core.clients import Client, InChunks, by_loop, take
@@ -178,13 +178,13 @@ def test_who_rests_neither_uploads_nor_receives(rests, module):
     working = [i for i in range(3) if i not in rests]
     one = Client({n: t[0] for n, t in after.clients.own.items()})
     if working:
-        (each,) = {tuple(outcome.collaboration[i].tolist()) for i in working}
+        (each,) = {tuple(matrix(outcome.weights)[i].tolist()) for i in working}
         assert each == (0.5, 0.0, 0.5)
         alike = [federation.adapter.adapt(server.network, take(state.clients, i), x[i]) for i in working]
         mean = {n: torch.stack([client.own[n] for client in alike]).mean(0) for n in one.own}
         torch.testing.assert_close(one.own, mean)
     for i in rests:
-        assert outcome.collaboration[i].tolist() == np.eye(3)[i].tolist()
+        assert matrix(outcome.weights)[i].tolist() == np.eye(3)[i].tolist()
         assert all(torch.equal(t[i], state.clients.own[n][i]) for n, t in after.clients.own.items())
         assert torch.equal(outcome.logits[i], server.network({}, x[i]).logits)
     assert watch.answers[0].tolist() == [SOURCE if i in rests else ADAPTED for i in range(3)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedctta.adapters import Adapter, adapters
-from fedctta.aggregators import Aggregator
+from fedctta.aggregators import Aggregator, matrix
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
@@ -153,9 +153,9 @@ def test_absent_clients_are_left_out_and_keep_their_model(federation, adapter, a
     assert len(outcome.logits) == 2
     for name, tensor in before.clients.own.items():
         assert torch.equal(after.clients.own[name][1], tensor[1])
-    if outcome.collaboration is not None:
-        assert outcome.collaboration[1].tolist() == [0, 1, 0]
-        torch.testing.assert_close(outcome.collaboration.sum(1), torch.ones(3))
+    if outcome.weights is not None:
+        assert matrix(outcome.weights)[1].tolist() == [0, 1, 0]
+        torch.testing.assert_close(matrix(outcome.weights).sum(1), torch.ones(3))
 
 
 @pytest.mark.gpu

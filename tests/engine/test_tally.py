@@ -14,7 +14,7 @@ from fedctta.aggregators import overall
 from fedctta.aggregators.common.groups import Groups
 from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.engine import tally as tally_module
-from fedctta.engine.tally import Tally, even_sample
+from fedctta.engine.tally import Tally, count_kept, even_sample
 from fedctta.errors import UserError
 from fedctta.results.metrics import calibration_error, macro_f1
 from fedctta.streams import ABSENT, Stream
@@ -198,11 +198,24 @@ def test_matrices_over_time_stay_within_their_memory(make_tally, device, monkeyp
     assert tally.bytes.tolist() == [5, 5]
 
 
-@given(st.integers(0, 40), st.integers(-2, 50), st.integers(1, 5))
+def test_no_matrix_is_kept_that_alone_is_larger_than_their_memory(make_tally, device, monkeypatch):
+    assert (count_kept(1), count_kept(4096), count_kept(4097)) == (2**24, 1, 0)
+    monkeypatch.setattr(tally_module, "KEPT_MATRIX_BYTES", 4 * 2 * 2 - 1)
+    tally = make_tally(np.zeros((3, 2)))
+    domain, weights = torch.tensor([0, 0], device=device), torch.full((2, 2), 0.5, device=device)
+    for t in range(3):
+        tally.record_collaboration(t, weights, domain, (1, 1))
+        tally.keep_matrix(torch.tensor([t], device=device), weights)
+    assert len(tally.kept_rounds) == 0
+    assert tally.tensors()["tally.matrices"].numel() == 0
+    assert tally.same_domain_weight() == 1  # which is counted in every round
+
+
+@given(st.integers(0, 40), st.integers(0, 50), st.integers(1, 5))
 def test_an_even_sample_is_within_the_limit_in_order_and_spread(count, limit, interval):
     rounds = np.arange(count) * interval
     kept = even_sample(rounds, limit)
-    assert len(kept) == min(count, max(limit, 1))
+    assert len(kept) == min(count, limit)
     assert set(kept) <= set(rounds)
     steps = np.diff(kept)
     assert (steps > 0).all()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
-from fedctta.aggregators import aggregators
+from fedctta.aggregators import aggregators, matrix
 from fedctta.fleet.agreement import terms_of
 from fedctta.fleet.server.examine import form_of
 from fedctta.fleet.server.plan import write_plan
@@ -99,7 +99,7 @@ def simulated(federation, stream, rounds):
             active = torch.from_numpy(slot.domain) != ABSENT
             state, outcome = federation.play(state, t, to_input(slot.images, federation.network.device), active, None)
             predictions.append(outcome.logits.argmax(-1))
-            weights.append(outcome.collaboration)
+            weights.append(matrix(outcome.weights))
     return predictions, weights
 
 

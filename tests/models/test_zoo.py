@@ -42,6 +42,56 @@ def test_round_trip(saved):
     assert zoo.read_card(path) == {"model": MODEL, "accuracy": 0.5}
 
 
+class Crash(Exception):
+    """Ends the process, as it were."""
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_crash_leaves_no_weights_beside_a_card_that_is_not_theirs(step, saved, monkeypatch):
+    module, path = saved
+    replace, done = Path.replace, []
+
+    def replace_or_crash(part, target):
+        done.append(target)
+        if len(done) == step:
+            raise Crash
+        replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", replace_or_crash)
+    with pytest.raises(Crash):
+        zoo.save_weights(build(MODEL, seed=6), path, {"model": "new"})
+    changed = not torch.equal(zoo.load_model(MODEL, "shapes", weights=path).stem[0].weight, module.stem[0].weight)
+    assert changed or step == 1
+    with pytest.raises(UserError, match="has no card"):
+        zoo.read_card(path)
+
+
+def test_weights_that_cannot_be_written_leave_the_old_ones_and_their_card(saved, monkeypatch):
+    _, path = saved
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zoo, "save_file", fail)
+    with pytest.raises(UserError, match="No space left"):
+        zoo.save_weights(build(MODEL, seed=6), path, {"model": "new"})
+    assert path.read_bytes() == before
+    assert zoo.read_card(path)["model"] == MODEL
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_values_beyond_half_precision_are_refused(saved):
+    module, path = saved
+    before = path.read_bytes()
+    module.head.weight.data[0, 0] = 1e5
+    with pytest.raises(UserError, match=r"^head.weight holds values that are not finite in torch.float16, so .*half=F"):
+        zoo.save_weights(module, path, {})
+    assert path.read_bytes() == before
+    zoo.save_weights(module, path, {}, half=False)
+    assert zoo.load_model(MODEL, "shapes", weights=path).head.weight[0, 0] == 1e5
+
+
 def test_a_plain_state_dict_is_taken(saved, tmp_path):
     module, path = saved[0], tmp_path / "plain.safetensors"
     save_file(module.state_dict(), path)

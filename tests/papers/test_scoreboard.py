@@ -12,7 +12,7 @@ from fedctta.papers import scoreboard
 from fedctta.papers.campaign import plan_all, play_all
 from fedctta.papers.pages import make_pages
 from fedctta.papers.pool import pack
-from fedctta.papers.scoreboard import BEGIN, END, Item, Standing, find_standing, find_unrecorded, write_scoreboard
+from fedctta.papers.scoreboard import BEGIN, END, Item, Standing, find_standing, write_scoreboard
 from fedctta.papers.tables import load_paper, published
 from fedctta.results.packed import read_packed
 
@@ -35,7 +35,6 @@ def test_what_a_page_without_records_says_of_itself(two, tmp_path):
     )
     found = find_standing(tmp_path, load_paper("one"), None)
     assert found == Standing("1", "the whole protocol (--quick); who (no runs); seeds (1 of 2)", records=False)
-    assert list(find_unrecorded(tmp_path, {})) == ["one"]
     (tmp_path / "one.md").write_text(
         "Command: `fedctta reproduce one`. On x: 3 runs, seeds 0, 1, 2, 1,834 seconds in all"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,25 @@ def test_each_is_trained_once_and_no_lock_is_left(monkeypatch, tmp_path):
         train_sources(trainings, told.append)
     assert trained == ["photo", "sketch"]
     assert told[0].startswith("[1/2] fedctta pretrain")
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_lock_is_deleted_while_it_is_held_also_after_a_failure(monkeypatch, tmp_path):
+    deleted, unlink = [], Path.unlink
+
+    def unlink_held(path, missing_ok=False):
+        with path.open("rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        deleted.append(path.suffix)
+        unlink(path, missing_ok)
+
+    def pretrain(words):
+        raise UserError("no images")
+
+    monkeypatch.setattr(Path, "unlink", unlink_held)
+    monkeypatch.setattr(sources, "pretrain", pretrain)
+    train_sources(find_trainings(PAPER, [pacs("photo")]), lambda line: None)
+    assert deleted == [".lock"]
     assert not list(tmp_path.rglob("*.lock"))
 
 

@@ -65,6 +65,12 @@ def test_nothing_seen_is_nan():
     assert absent_classes(nothing) == 3
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_worst_client_is_one_that_saw_labels():
+    assert isnan(score("worst_client", *np.zeros((3, 2, 3), int)))
+    assert score("worst_client", np.array([[4], [0], [2]]), np.array([[3], [0], [1]]), np.zeros((3, 1))) == 0.5
+
+
 def test_the_calibration_error_by_hand():
     bins = np.zeros((BINS, 3), np.int64)
     bins[3] = (10, 2.5 * MILLION, 4)  # confidence 0.25, accuracy 0.4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fedctta.errors import UserError
@@ -28,8 +30,12 @@ def test_a_new_folder_is_taken_and_names_its_runs(tmp_path):
 
 
 def test_the_same_runs_may_be_played_again(tmp_path):
-    for _ in range(2):
-        claim_folder(tmp_path, [ONE, TWO], resume=False)
+    claim_folder(tmp_path, [ONE, TWO], resume=False)
+    first = read_names(tmp_path)
+    (tmp_path / "experiments.json").write_text(json.dumps(dict.fromkeys(first, "an older name")))
+    claim_folder(tmp_path, [TWO, ONE], resume=False)
+    assert read_names(tmp_path) == first
+    assert len(first) == 2
 
 
 @pytest.mark.parametrize("others", [[THREE], [ONE], [ONE, TWO, THREE]])
@@ -43,9 +49,14 @@ def test_other_runs_do_not_replace_a_report(others, tmp_path):
 def test_resuming_adds_runs_and_refuses_what_was_never_begun(tmp_path):
     claim_folder(tmp_path, [ONE], resume=True)
     claim_folder(tmp_path, [ONE, TWO], resume=True)
-    assert len(read_names(tmp_path)) == 2
+    assert read_names(tmp_path).keys() == {ONE.fingerprint, TWO.fingerprint}
+    claim_folder(tmp_path, [TWO, THREE], resume=True)
+    assert read_names(tmp_path).keys() == {ONE.fingerprint, TWO.fingerprint, THREE.fingerprint}
+    claim_folder(tmp_path, [ONE], resume=True)
+    assert len(read_names(tmp_path)) == 3
     with pytest.raises(UserError, match="none of these, so there is nothing to resume"):
-        claim_folder(tmp_path, [THREE], resume=True)
+        claim_folder(tmp_path, [single({"dataset": "shapes-c", "seed": 3})], resume=True)
+    assert len(read_names(tmp_path)) == 3
 
 
 def test_a_folder_without_the_file_is_free_and_a_damaged_one_too(tmp_path):
@@ -60,6 +71,7 @@ def test_a_free_folder_is_found(tmp_path):
     claim_folder(wished, [ONE], resume=False)
     assert find_free_folder(wished, [ONE]) == wished
     second = find_free_folder(wished, [TWO])
+    assert find_free_folder(wished, [ONE, TWO]) == second
     assert second == tmp_path / "shapes-c-2"
     claim_folder(second, [TWO], resume=False)
     assert find_free_folder(wished, [THREE]) == tmp_path / "shapes-c-3"

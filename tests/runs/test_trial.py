@@ -23,6 +23,7 @@ from fedctta.engine.captured_lift import CapturedLift
 from fedctta.engine.cuda_graphs import RoundGraphs
 from fedctta.engine.device_stream import DeviceStream
 from fedctta.errors import UserError
+from fedctta.report.weights import depict
 from fedctta.results.records import Record
 from fedctta.runs import build, trial
 from fedctta.runs.build import choose_parts
@@ -375,3 +376,15 @@ def test_memory_is_given_back_after_a_run_that_fails_too(prepare, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_one(*prepare(), None, False, lambda rounds: break_in(1))
     assert given_back == [torch.device("cpu")]
+
+
+@pytest.mark.parametrize(("aggregator", "told"), [("fedctta", True), ("local", False)])
+def test_of_many_clients_no_w_is_kept_and_the_run_says_so(aggregator, told, start, monkeypatch):
+    whole = start(aggregator=aggregator)
+    monkeypatch.setattr("fedctta.engine.tally.KEPT_MATRIX_BYTES", 4 * 4 * 4 - 1)
+    record = start(aggregator=aggregator)
+    assert record.collaboration.size == record.collaboration_rounds.size == 0
+    assert record.same_domain_weight == whole.same_domain_weight
+    assert ("W is not kept: that of 4 clients is larger than 64 MiB" in record.settings["notes"]) == told
+    assert not any("W is not kept" in note for note in whole.settings["notes"])
+    assert depict(record) is None

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fedctta.data import scenes
 from fedctta.errors import UserError
 from fedctta.models import build, zoo
+from fedctta.results.metrics import mean_iou
 from fedctta.training.dense import _batches, _loss, count, evaluate_dense, judge, train_dense
 from fedctta.training.recipe import Recipe
 
@@ -83,6 +84,12 @@ def test_judged_by_hand():
     assert confusion.tolist() == [[2, 1, 0, 0], [0, 2, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
     assert judge(confusion) == pytest.approx({"pixel_accuracy": 4 / 6, "miou": (2 / 4 + 2 / 3 + 0) / 3})
     assert judge(torch.zeros(3, 3, dtype=torch.int64)) == {"pixel_accuracy": 0.0, "miou": 0.0}
+
+
+def test_a_class_that_is_predicted_and_never_seen_has_no_overlap_as_in_a_record():
+    confusion = torch.tensor([[8, 0, 2], [0, 10, 0], [0, 0, 0]])
+    assert judge(confusion)["miou"] == pytest.approx(0.9)
+    assert judge(confusion)["miou"] == mean_iou(*(np.array(n) for n in ([10, 10, 0], [8, 10, 0], [8, 10, 2])))
 
 
 def test_evaluate_keeps_the_mode_and_the_order():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 
 import numpy as np
 import pytest
@@ -144,6 +145,42 @@ def test_a_whole_training_leaves_no_checkpoint_behind(monkeypatch, untested, tmp
     values = {"model": "resnet8-w16", "dataset": "shapes", "checkpoint": place, "out": tmp_path / "w.safetensors"}
     pretrain(values)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.json", "w.safetensors"]
+
+
+class Stop(Exception):
+    """Ends a training from outside."""
+
+
+def stop_in_second(done, total, loss):
+    if done == 2:
+        raise Stop
+
+
+def test_a_checkpoint_is_of_one_training_on_the_same_data(pets, monkeypatch, tmp_path):
+    monkeypatch.setattr("fedctta.training.stretches.monotonic", count(step=100).__next__)
+    words = {"model": "resnet8-w16", "dataset": "pets", "train": "photo", "size": "32", "epochs": "3", "batch": "4"}
+    words |= {"folder": str(pets), "checkpoint": str(tmp_path / "place.safetensors")}
+    with pytest.raises(Stop):
+        pretrain(words, stop_in_second)
+    for change, told in (
+        ({"train": "sketch"}, "train, images, labels"),
+        ({"train": "all"}, "train, images, labels"),
+        ({"size": "16"}, "size, images"),
+        ({"precision": "bf16"}, "precision"),
+        ({"model": "resnet8"}, "model, starting weights"),
+        ({"seed": "1"}, "seed, starting weights"),
+    ):
+        with pytest.raises(UserError, match=rf"is of another training \(with other {told}\): give"):
+            pretrain(words | change)
+    with monkeypatch.context() as patch:
+        part = pretraining.training_part
+        patch.setattr(pretraining, "training_part", lambda *args: (part(*args)[0], 1 - part(*args)[1]))
+        with pytest.raises(UserError, match=r"\(with other labels\)"):
+            pretrain(words)
+    epochs = []
+    _, card = pretrain(words, lambda done, total, loss: epochs.append(done))
+    assert epochs == [2, 3]
+    assert card["train"] == ["photo"]
 
 
 def test_a_model_learns_some_domains_and_is_judged_by_what_it_has_not_seen(pets, monkeypatch):

@@ -12,7 +12,7 @@ from fedctta.errors import UserError
 from fedctta.models import build
 from fedctta.training.central import train
 from fedctta.training.recipe import Recipe
-from fedctta.training.stretches import Stretches, fingerprint
+from fedctta.training.stretches import Stretches, hash_weights
 
 RECIPE = Recipe(epochs=4, batch=8, lr=0.05)
 
@@ -27,7 +27,7 @@ def data():
     return rng.integers(0, 256, (24, 32, 32, 3), dtype=np.uint8), rng.integers(0, 2, 24)
 
 
-def learn(data, path, recipe=RECIPE, stop_in=None, every=0.0):
+def learn(data, path, recipe=RECIPE, stop_in=None, every=0.0, seed=0, **identity):
     epochs = []
 
     def on_progress(done, total, loss):
@@ -35,8 +35,8 @@ def learn(data, path, recipe=RECIPE, stop_in=None, every=0.0):
         if done == stop_in:
             raise Stop
 
-    module = build("resnet8-w16", 2)
-    stretches = None if path is None else Stretches(path, every)
+    module = build("resnet8-w16", 2, seed=seed)
+    stretches = None if path is None else Stretches(path, identity, every)
     with suppress(Stop):
         train(module, *data, recipe, on_progress=on_progress, stretches=stretches)
     return module, epochs
@@ -61,11 +61,22 @@ def test_a_short_training_writes_nothing(data, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_another_recipe_is_refused_in_one_line(data, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"recipe": Recipe(epochs=5, batch=8, lr=0.05)}, "epochs"),
+        ({"seed": 1}, "starting weights"),
+        ({"train": "sketch", "size": 32}, "train, size"),
+    ],
+)
+def test_another_training_is_refused_in_one_line(change, told, data, tmp_path):
     path = tmp_path / "place.safetensors"
-    learn(data, path, stop_in=2)
-    with pytest.raises(UserError, match="another model or recipe: give the same keys, or another checkpoint"):
-        learn(data, path, Recipe(epochs=5, batch=8, lr=0.05))
+    identity = {"train": "photo", "size": None}
+    learn(data, path, stop_in=2, **identity)
+    refusal = rf"is of another training \(with other {told}\): give the same keys and data, or another checkpoint$"
+    with pytest.raises(UserError, match=refusal):
+        learn(data, path, **identity | change)
+    assert learn(data, path, **identity)[1][0] == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"not tensors", bytes(64)])
@@ -76,8 +87,8 @@ def test_a_damaged_file_is_refused_in_one_line(content, data, tmp_path):
         learn(data, path)
 
 
-def test_stretches_of_one_training_have_model_and_recipe_in_common():
-    one = fingerprint(build("resnet8-w16", 2), RECIPE)
-    assert one == fingerprint(build("resnet8-w16", 2, seed=1), RECIPE)
-    assert one != fingerprint(build("resnet8-w16", 3), RECIPE)
-    assert one != fingerprint(build("resnet8-w16", 2), Recipe(epochs=4, batch=8, lr=0.06))
+def test_weights_are_told_apart_by_shapes_and_values():
+    one = hash_weights(build("resnet8-w16", 2))
+    assert one == hash_weights(build("resnet8-w16", 2).to(memory_format=torch.channels_last))
+    assert one != hash_weights(build("resnet8-w16", 2, seed=1))
+    assert one != hash_weights(build("resnet8-w16", 3))

@@ -27,11 +27,6 @@ ROUNDING = 1e-2
 TINY = 1e-6
 
 
-def find_possible(layout: Layout, rows: Tensor) -> Tensor:
-    """Return which of rows[..., S] can be true; a row of zeros can."""
-    return torch.as_tensor(_find_possible(layout, rows.detach().cpu().numpy())).to(rows.device)
-
-
 def find_honest(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor, times: Tensor) -> Tensor:
     """Return which devices[N] have sent, at times[N], parts rows[N, K, S] that can be true.
 
@@ -44,7 +39,8 @@ def find_honest(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor, t
 # NumPy, because it is quicker than PyTorch where rows are few.
 
 
-def _find_possible(layout: Layout, rows: Array) -> Array:
+def find_possible(layout: Layout, rows: Array) -> Array:
+    """Return which of rows[..., S] can be true; a row of zeros can."""
     told = {name: rows[..., columns] for name, columns in layout.parts.items()}
     seen, scored, measured = told["images"], told["scored"], told["measured"]
     with np.errstate(all="ignore"):
@@ -68,7 +64,7 @@ def _find_possible(layout: Layout, rows: Array) -> Array:
 def _find_honest(layout: Layout, rows: Array, names: Array, versions: Array, times: Array) -> Array:
     sent = names != 0
     possible = np.ones_like(sent)
-    possible[sent] = _find_possible(layout, rows[sent])  # few of the rows are there
+    possible[sent] = find_possible(layout, rows[sent])  # few of the rows are there
     fine = possible.all(1)
     with np.errstate(invalid="ignore"):
         fine &= ~((rows[..., 0] * sent).sum(1) > times * (1 + ROUNDING) + ROUNDING)

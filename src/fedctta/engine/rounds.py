@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedctta.adapters import Adapter
-from fedctta.aggregators import Aggregator, Server, Uploads, matrix, overall
+from fedctta.aggregators import Aggregator, Server, Uploads, overall
 from fedctta.aggregators.common.groups import Groups
 from fedctta.aggregators.common.row_blocks import mix_blocks
 from fedctta.core.clients import Client, InChunks, put, take
@@ -50,11 +50,6 @@ class Outcome(NamedTuple):
     weights: Tensor | Groups | None
     bytes_up: int
     bytes_down: int
-
-    @property
-    def collaboration(self) -> Tensor | None:
-        """W[N, N]."""
-        return None if self.weights is None else matrix(self.weights)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ from fedctta.streams import ABSENT, Stream
 KEPT_MATRIX_BYTES = 64 * 2**20  # memory for matrices over time, for any number of rounds and clients
 
 
+def count_kept(clients: int) -> int:
+    """Return how many matrices W[N, N] are kept of a run at most; none of more than 4,096 clients."""
+    return KEPT_MATRIX_BYTES // (4 * clients * clients)
+
+
 class Tally:
     """Counts of one run, in arrays whose size is known before the first round.
 
@@ -46,9 +51,9 @@ class Tally:
         self.calibration = torch.zeros(BINS, 3, dtype=torch.int64, device=device)
         self.entropy = torch.zeros(rounds, clients, device=device)
         aggregations = aggregations[(stream.domain[aggregations] != ABSENT).any(1)]  # without clients there is no W
-        self.kept_rounds = even_sample(aggregations, KEPT_MATRIX_BYTES // (4 * clients * clients))
+        self.kept_rounds = even_sample(aggregations, count_kept(clients))
         # A CUDA graph writes every W; where not all are kept, the others go to one more place.
-        spare = int(device.type == "cuda" and len(self.kept_rounds) < len(aggregations))
+        spare = int(device.type == "cuda" and 0 < len(self.kept_rounds) < len(aggregations))
         self._place = {int(t): k for k, t in enumerate(self.kept_rounds)}
         self._rounds = torch.arange(rounds, device=device)
         self._places = torch.full_like(self._rounds, len(self.kept_rounds))
@@ -151,7 +156,8 @@ class Tally:
 
     def keep_matrix(self, when: Tensor, weights: Tensor | Groups) -> None:
         """Keep W of round when[1], if it is one of `kept_rounds`; a CUDA graph can contain it."""
-        self._matrices.index_copy_(0, self._places.index_select(0, when), matrix(weights).to_dense()[None])
+        if len(self.kept_rounds):
+            self._matrices.index_copy_(0, self._places.index_select(0, when), matrix(weights).to_dense()[None])
 
     def accuracy(self, rounds: int) -> float:
         """Accuracy so far (nan without labels); waits for the device, and refuses outputs that are not finite."""
@@ -209,6 +215,6 @@ class Tally:
 
 
 def even_sample(rounds: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Return at most `limit` (at least one) of the rounds, evenly spread, first and last included if two fit."""
-    count = min(len(rounds), max(limit, 1))
-    return rounds[np.linspace(0, len(rounds) - 1, count).round().astype(int)] if count else rounds
+    """Return at most `limit` of the rounds, evenly spread, first and last included if two fit."""
+    count = min(len(rounds), limit)
+    return rounds[np.linspace(0, len(rounds) - 1, count).round().astype(int)] if count else rounds[:0]

@@ -119,22 +119,32 @@ def save_weights(module: nn.Module, path: Path, card: Mapping[str, Any], half: b
     """Write the weights of `module` to `path` and `card` beside it.
 
     With `half`, matrices and kernels are rounded to float16. Vectors (biases and BatchNorm's tensors) stay
-    float32: they are few, and running variances may leave float16's range.
+    float32: they are few, and running variances may leave float16's range. A matrix that leaves it is refused.
     """
     dtypes = {True: torch.float16, False: torch.float32}
     tensors = {
         name: tensor.detach().to("cpu", dtypes[half and tensor.ndim > 1]).contiguous()
         for name, tensor in _state(module).items()
     }
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(
+                f"{name} holds values that are not finite in {tensor.dtype}, so {path} is not written: train with a"
+                " lower lr, or save with half=False"
+            )
     save_tensors(tensors, path, card)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, card: Mapping[str, Any]) -> None:
-    """Write tensors, on the CPU, to `path` and `card` beside them."""
-    with whole(path) as part:
+    """Write tensors, on the CPU, to `path` and `card` beside them.
+
+    Weights never stand beside a card that is not theirs: an old card goes before the new weights come.
+    """
+    place = path.with_suffix(".json")
+    with whole(place) as card_part, whole(path) as part:
         save_file(dict(tensors), part)
-    with whole(path.with_suffix(".json")) as part:
-        part.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        card_part.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        place.unlink(missing_ok=True)
 
 
 def read_card(path: Path) -> dict[str, Any]:

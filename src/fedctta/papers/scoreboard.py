@@ -6,7 +6,7 @@ What can be counted is counted from the presets, the records and the pages; the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -153,10 +153,3 @@ def _range(counts: Sequence[int]) -> str:
 
 def _either(values: Sequence[int]) -> str:
     return " or ".join(map(str, values))
-
-
-def find_unrecorded(folder: Path, pages: Pages) -> Iterator[str]:
-    """Give the pages that are there and have no runs in the records, by preset."""
-    for preset in (item.preset for items in read_catalogue().values() for item in items if item.preset):
-        if (folder / load_paper(preset).page).is_file() and preset not in pages:
-            yield preset

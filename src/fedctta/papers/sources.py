@@ -130,7 +130,9 @@ def _train(training: Training, begin: Callable[[], None] = lambda: None) -> None
     busy = f"another process is training {training.path.name}: start this again when it is done"
     place = training.path.with_suffix(".lock")
     with lock(place, busy):
-        if not training.path.is_file():
-            begin()
-            pretrain(training.words)
-    place.unlink(missing_ok=True)
+        try:
+            if not training.path.is_file():
+                begin()
+                pretrain(training.words)
+        finally:
+            place.unlink(missing_ok=True)  # while it is held: see `lock`

@@ -47,8 +47,10 @@ def pick_moments(run: Record, count: int) -> list[tuple[str, NDArray[Any]]]:
     return [(f"round {run.collaboration_rounds[k] + 1}", shown[k]) for k in moments]
 
 
-def depict(run: Record) -> Weights:
-    """Return what the figures of a reproduction show of a run's W."""
+def depict(run: Record) -> Weights | None:
+    """Return what the figures of a reproduction show of a run's W; nothing if it was not kept."""
+    if not run.collaboration.size:
+        return None
     titles, moments = zip(*pick_moments(run, MOMENTS), strict=True)
     first = weights_there(run)[:, 0]
     at = tuple(shifts(run.domain).tolist())

@@ -46,6 +46,12 @@ def mean_iou(seen: Counts, right: Counts, predicted: Counts) -> float:
     return _mean(np.where(np.asarray(seen) > 0, iou, np.nan))
 
 
+def worst_client(accuracy: Floats) -> float:
+    """Return the lowest accuracy of any client; nan if no client saw a label."""
+    known = accuracy[np.isfinite(accuracy)]
+    return float(known.min()) if len(known) else float("nan")
+
+
 def major_and_minor(seen: Counts, right: Counts) -> tuple[Floats, Floats]:
     """Accuracies [N] of each client's most and least frequent class, of counts [N, K]; classes it never saw aside."""
     seen = np.asarray(seen)
@@ -67,7 +73,7 @@ SCORES: dict[str, Callable[[Counts, Counts, Counts], float]] = {
     "macro_f1": lambda seen, right, predicted: macro_f1(seen.sum(0), right.sum(0), predicted.sum(0)),
     "miou": lambda seen, right, predicted: mean_iou(seen.sum(0), right.sum(0), predicted.sum(0)),
     "dice": lambda seen, right, predicted: macro_f1(seen.sum(0), right.sum(0), predicted.sum(0)),  # by another name
-    "worst_client": lambda seen, right, _: float(np.nanmin(share(right.sum(1), seen.sum(1)))),
+    "worst_client": lambda seen, right, _: worst_client(share(right.sum(1), seen.sum(1))),
     "major": lambda seen, right, _: _mean(major_and_minor(seen, right)[0]),
     "minor": lambda seen, right, _: _mean(major_and_minor(seen, right)[1]),
 }

@@ -32,7 +32,8 @@ class Record:
     predicted, where not all have labels (else it is empty). The arrays by class count, for every
     domain, client and class, the images seen, those predicted right, and those predicted to be of that class;
     `calibration` is what `metrics.calibration_error` reads. `collaboration[k]` is the matrix W
-    of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds. `retained[k]` are
+    of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds, and runs with
+    more than 4,096 clients keep none (see `engine.tally.count_kept`). `retained[k]` are
     accuracies on every domain met by round `retained_rounds[k]` (see `retention`; empty where that was not asked for).
 
     With `check`, the arrays of health have what was known of every client after every slot, without labels: means over
@@ -188,7 +189,7 @@ class Record:
     @property
     def worst_client(self) -> float:
         """Accuracy of the client with the lowest accuracy."""
-        return float(np.nanmin(self.accuracy_by_client)) if self.seen.any() else float("nan")
+        return metrics.worst_client(np.array(self.accuracy_by_client))
 
     @property
     def major_by_client(self) -> list[float]:

@@ -23,6 +23,7 @@ from fedctta.data.source_images import source_note
 from fedctta.engine.gpu_capacity import clients_that_fit
 from fedctta.engine.lifting import fastest_lift
 from fedctta.engine.rounds import Federation
+from fedctta.engine.tally import KEPT_MATRIX_BYTES, count_kept
 from fedctta.errors import UserError
 from fedctta.keys import Lift
 from fedctta.machine import hardware, total_memory
@@ -222,6 +223,8 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
         yield source_note(experiment.source_images, stream.data)
     yield from parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")
     yield from notes_on_training(experiment, parts.source)
+    if parts.methods.aggregator.communicates and not count_kept(stream.clients):
+        yield f"W is not kept: that of {stream.clients:,} clients is larger than {KEPT_MATRIX_BYTES // 2**20} MiB"
     if experiment.lift == "auto" and parts.lift == "loop":
         yield "clients are run one after another, which is slower: torch's vmap cannot run this model"
     if parts.device.type == "cuda" and (obstacle := find_obstacle()):

@@ -56,7 +56,7 @@ def _claim(folder: Path, experiments: Sequence[Experiment], resume: bool) -> Non
 
 
 def find_free_folder(wished: Path, experiments: Sequence[Experiment]) -> Path:
-    """Return the first of wished, wished-2, wished-3, ... that is new or holds some of the same experiments."""
+    """Return the first of wished, wished-2, wished-3, ... that is new, or holds these experiments and no others."""
     names, number = {each.fingerprint for each in experiments}, 1
     while True:
         folder = wished if number == 1 else wished.with_name(f"{wished.name}-{number}")

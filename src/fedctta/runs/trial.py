@@ -20,7 +20,7 @@ from fedctta.engine.health import HealthWatch
 from fedctta.engine.retention import Retention
 from fedctta.engine.rounds import Federation
 from fedctta.engine.simulation import simulate
-from fedctta.engine.tally import Tally
+from fedctta.engine.tally import Tally, count_kept
 from fedctta.errors import NotFinite, UserError
 from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
 from fedctta.registry import defaults, import_object, parameters_of
@@ -176,7 +176,7 @@ def _record(
 ) -> Record:
     """Return what is kept of a run that is done."""
     matrices, rounds = tally.matrices.cpu().numpy(), tally.kept_rounds
-    if not len(rounds):  # nobody collaborates: the identity, once
+    if not len(rounds) and count_kept(stream.clients):  # nobody collaborates: the identity, once
         matrices, rounds = np.eye(stream.clients, dtype=np.float32)[None], np.zeros(1, np.int64)
     record = Record(
         settings=settings,

@@ -55,6 +55,7 @@ class Churn(Schedule):
     In every slot an absent client joins with probability `join` and a present one leaves with probability `leave`, so
     that on average join / (join + leave) of all are there. Client k begins in the k-th domain and moves on to the
     next one after `slots` slots of presence. There are as many slots as the whole walk takes without absences.
+    The run's seed does not change who is there when; only `churn.seed` does.
     """
 
     name: ClassVar[str] = "churn"

@@ -56,8 +56,8 @@ def train(
     optimizer = make_optimizer(module, recipe, fused=device.type == "cuda")
     generator = torch.Generator().manual_seed(recipe.seed)
     network = compile_network(module) if compiled else module
-    state = module, optimizer, generator, recipe
-    done = 0 if stretches is None else stretches.restore(*state)
+    state = module, optimizer, generator
+    done = 0 if stretches is None else stretches.restore(*state, recipe)
     with torch.backends.cudnn.flags(enabled=True, benchmark=bf16, deterministic=not bf16):
         for epoch in range(done, recipe.epochs):
             mean = train_epoch(network, pixels, targets, recipe, optimizer, generator, epoch, bf16)

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedctta.data.mask_layouts import IGNORE
 from fedctta.errors import UserError
 from fedctta.models.inputs import as_tensor, to_input
+from fedctta.results.metrics import mean_iou
 from fedctta.training.batches import border, crop_and_flip, draw_chances
 from fedctta.training.central import OnProgress, make_optimizer
 from fedctta.training.recipe import Recipe, learning_rate
-
-IGNORE = 255
-"""The mask value of pixels that count for nothing."""
 
 DENSE_RECIPE = Recipe(epochs=12, batch=16, optimizer="adam", lr=3e-3, weight_decay=0.0)
 """What the packaged weights for the embedded scenes were trained with."""
@@ -82,8 +81,7 @@ def evaluate_dense(
     """Judge `module`, in evaluation mode and on `device`, by the pixels that are not ignored (255).
 
     With C[t, p] the number of pixels of class t predicted as p: "pixel_accuracy" is the trace of C over its sum, and
-    "miou" the mean over classes k of C[k, k] / (row sum + column sum - C[k, k]), without classes neither seen nor
-    predicted.
+    "miou" the mean over the classes k seen of C[k, k] / (row sum + column sum - C[k, k]), as in the record of a run.
     """
     _check(images, masks)
     was_training = module.training
@@ -108,13 +106,12 @@ def count(logits: Tensor, masks: Tensor) -> Tensor:
 
 def judge(confusion: Tensor) -> dict[str, float]:
     """Return pixel accuracy and mean intersection over union of a confusion matrix; 0 where nothing counts."""
-    right = confusion.diagonal().double()
-    union = confusion.sum(0) + confusion.sum(1) - right
-    seen = union > 0
-    return {
-        "pixel_accuracy": float(right.sum() / confusion.sum().clamp(min=1)),
-        "miou": float((right[seen] / union[seen]).sum() / seen.sum().clamp(min=1)),
-    }
+    counts = confusion.cpu().numpy()
+    if not counts.any():
+        return {"pixel_accuracy": 0.0, "miou": 0.0}
+    right = counts.diagonal()
+    miou = mean_iou(counts.sum(1), right, counts.sum(0))
+    return {"pixel_accuracy": float(right.sum() / counts.sum()), "miou": miou}
 
 
 def _check(images: NDArray[Any] | Tensor, masks: NDArray[Any] | Tensor) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from fedctta.data.cache import Images
+from fedctta.data.cache import Images, sha256
 from fedctta.data.catalogue import load
 from fedctta.data.corrupted import load_domains
 from fedctta.data.domains import Domains
@@ -140,11 +140,18 @@ def _train(module: nn.Module, images: Images, plan: Plan, on_progress: OnProgres
     """Train in place: by one alone, or by source clients together."""
     data, bf16 = (images.images, images.labels), plan.precision == "bf16"
     if plan.federation is None:
-        stretches = None if plan.checkpoint is None else Stretches(plan.checkpoint)
+        stretches = None if plan.checkpoint is None else Stretches(plan.checkpoint, _identify(plan, images))
         how: dict[str, Any] = {"bf16": bf16, "compiled": plan.compiled, "stretches": stretches}
         train(module, *data, plan.recipe, plan.device, on_progress, **how)
     else:
         train_federated(module, *data, plan.recipe, plan.federation, plan.device, on_progress, bf16=bf16)
+
+
+def _identify(plan: Plan, images: Images) -> dict[str, Any]:
+    """Return what decides the result of a training, apart from the recipe and the weights to start from."""
+    names = {"model": plan.model, "dataset": plan.dataset, "train": "+".join(plan.train)}
+    data = {"size": plan.size, "images": sha256(images.images), "labels": sha256(images.labels)}
+    return {**names, **data, "precision": plan.precision}
 
 
 def _judge(module: nn.Module, plan: Plan, test: Images, domains: Domains) -> dict[str, Any]:

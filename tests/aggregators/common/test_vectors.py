@@ -8,7 +8,7 @@ from torch import nn
 
 from fedctta.aggregators import Uploads
 from fedctta.aggregators.common.vectors import (
-    average,
+    average_all,
     check_features,
     cosines,
     counted,
@@ -104,6 +104,9 @@ def test_only_the_last_client_receives():
 
 
 def test_averages_by_weight():
+    def average(stack, weight, otherwise):
+        return average_all({"": stack}, weight, {"": otherwise})[""]
+
     stack, otherwise = torch.tensor([[torch.nan], [2.0], [4.0]]), torch.tensor([9.0])
     assert average(stack, torch.tensor([0.0, 1.0, 0.5]), otherwise).tolist() == pytest.approx([8 / 3])
     assert average(stack, torch.zeros(3), otherwise).tolist() == [9]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, Uploads, mix, restrict
+from fedctta.aggregators import Server, Uploads, matrix, mix, restrict
 from fedctta.aggregators.kin import Kin
 from fedctta.aggregators.kin.partiality import LATELY
 from fedctta.aggregators.kin.statistics_memory import FADE, is_statistic
@@ -68,7 +68,7 @@ def live(tiny_network, days, adapter=None, **parameters):
     with torch.no_grad():
         for t, names in enumerate(days):
             state, outcome = party.play(state, t, batches(names, t), everyone(len(names)), None)
-            weights.append(outcome.collaboration)
+            weights.append(matrix(outcome.weights))
             models.append(state.clients.own)
     return weights, models, state
 

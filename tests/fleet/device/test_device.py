@@ -14,7 +14,7 @@ import torch
 
 from fedctta.adapters.bn import BatchStatistics
 from fedctta.adapters.norm import NormEMA
-from fedctta.aggregators import Uploads, mix, overall, restrict
+from fedctta.aggregators import Uploads, matrix, mix, overall, restrict
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.engine.first_clients import first_client
@@ -275,7 +275,7 @@ def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregat
         for t in range(len(stream)):
             state, outcome = federation.play(state, t, to_input(stream.slot(t).images), active, None)
             simulated.append(outcome.logits.argmax(-1))
-            weights.append(outcome.collaboration)
+            weights.append(matrix(outcome.weights))
 
         network = federation.network
         devices, desks, threads = [], [], []

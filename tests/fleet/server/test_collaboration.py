@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, aggregators
+from fedctta.aggregators import Server, aggregators, matrix
 from fedctta.core.clients import Client, by_vmap
 from fedctta.engine.rounds import Federation
 from fedctta.fleet.server.collaboration import Hub, Upload
@@ -65,7 +65,7 @@ def test_as_the_simulator_with_absences(tiny_network, name, robust):
             state, outcome = federation.play(state, t, x[active], active, None)
         standing, weights, receivers = hub.close(standing, uploads)
         assert list(receivers) == who
-        torch.testing.assert_close(weights, outcome.collaboration, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(weights, matrix(outcome.weights), atol=1e-5, rtol=1e-5)
         for name_, rows in standing.rows.items():
             torch.testing.assert_close(rows, state.clients.own[name_], atol=1e-5, rtol=1e-5)
 
@@ -83,7 +83,7 @@ def test_as_the_simulator_with_a_late_upload(tiny_network, name):
     with torch.no_grad():
         state, one = federation.play(state, 0, x[0], everyone, None, None, delays[0])
     standing, weights, _ = hub.close(standing, {row: first[row] for row in (0, 2, 3)})
-    torch.testing.assert_close(weights, one.collaboration, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(weights, matrix(one.weights), atol=1e-5, rtol=1e-5)
     absent = torch.tensor([True, False, True, True])
     second = {row: adapted(federation, state.clients, x[1][row], row) for row in (0, 2, 3)}
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_as_the_simulator_with_a_late_upload(tiny_network, name):
     late = {**second, 1: Upload(first[1].own, first[1].signals, age=1)}
     _, weights, receivers = hub.close(standing, late, receivers=[0, 2, 3])
     assert receivers == (0, 2, 3)
-    torch.testing.assert_close(weights, two.collaboration, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(weights, matrix(two.weights), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedctta", "pfedbbn", "ugsa"])

@@ -76,7 +76,7 @@ def dropped_out(network: Network, own: Tensors, features: Tensor, key: Tensor) -
     total = torch.zeros((), device=features.device)
     for number in range(PASSES):
         kept = uniform(fork(key, number), features.shape) >= DROPPED
-        total = total + F.linear(features * kept / (1 - DROPPED), weight.flatten(1), bias).softmax(-1)
+        total = total + F.linear(features * kept / (1 - DROPPED), weight, bias).softmax(-1)
     return total / PASSES
 
 

@@ -85,13 +85,11 @@ def kept_from(receivers: Receivers, weights: Tensor) -> Tensor:
     return torch.cat([own[:-1], weights[-1:]])
 
 
-def average(stack: Tensor, weight: Tensor, otherwise: Tensor) -> Tensor:
-    """sum_j weight_j theta_j / sum_j weight_j of stack[N, ...]; `otherwise` if there is no weight."""
-    return average_all({"": stack}, weight.to(stack.dtype), {"": otherwise})[""]
-
-
 def average_all(models: Tensors, weight: Tensor, otherwise: Tensors) -> Tensors:
-    """Return the `average` of every tensor of a stack of models; vectors, many and short, are averaged as one."""
+    """sum_j weight_j theta_j / sum_j weight_j of every theta[N, ...]; `otherwise` if there is no weight.
+
+    Vectors, many and short, are averaged as one.
+    """
     total = weight.sum()
     share, counts, some = weight / torch.where(total > 0, total, 1), weight > 0, total > 0
     return _vectors_as_one(models, otherwise, lambda stack, instead: _sum_up(stack, share, counts, some, instead))
