@@ -240,6 +240,18 @@ def test_one_holds_a_lock_at_a_time(tmp_path):
     lock(tmp_path / "lock", "another is here").close()
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_lock_that_its_holder_removed_meanwhile_is_not_held(tmp_path, monkeypatch, anew):
+    def late(*_):
+        (tmp_path / "lock").unlink()
+        if anew:
+            (tmp_path / "lock").touch()
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with pytest.raises(UserError, match=r"^another is here$"):
+        lock(tmp_path / "lock", "another is here")
+
+
 # The command, stopped while it writes its record; it says so by a line.
 WRITING = """
 import signal, sys, time

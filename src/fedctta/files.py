@@ -182,6 +182,8 @@ def lock(path: Path, refusal: str | UserError) -> io.FileIO:
     file = open_private(path, "w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise OSError("another process removed the file while it held it")
     except OSError as error:
         file.close()
         raise (refusal if isinstance(refusal, UserError) else UserError(refusal)) from error
