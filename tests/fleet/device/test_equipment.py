@@ -88,6 +88,9 @@ def test_images_of_the_source_come_from_a_folder(tmp_path):
     assert images_from(tmp_path, "eata", "cpu")(2).shape == (2, 3, 4, 4)
     with pytest.raises(UserError, match="has 3 images"):
         images_from(tmp_path, "eata", "cpu")(4)
+    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(tmp_path / "0.png")
+    with pytest.raises(UserError, match="cannot be read as one batch: has more than 8 bits per value"):
+        images_from(tmp_path, "eata", "cpu")(3)
 
 
 def test_without_a_name_the_adapter_is_one_that_fits_the_model(tmp_path, monkeypatch, caplog):

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.network import Network
+from fedctta.data.decode_file import decode_file
 from fedctta.errors import UserError, unknown
-from fedctta.fleet.device.sources import files_below, read_image
+from fedctta.fleet.device.sources import files_below
 from fedctta.models import ARCHITECTURES, build
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_weights, weights_path
@@ -144,7 +145,7 @@ def images_from(folder: Path | None, adapter: str, device: torch.device | str) -
         if len(paths) < count:
             raise UserError(f"{folder} has {len(paths)} images and adapter {adapter!r} needs {count}: add some")
         try:
-            return to_input(np.stack([read_image(path) for path in paths]), device)
+            return to_input(np.stack([decode_file(Path(path), None) for path in paths]), device)
         except (OSError, ValueError) as error:
             raise UserError(f"the images in {folder} cannot be read as one batch: {error}") from error
 
