@@ -29,6 +29,13 @@ def test_a_model_of_the_zoo_comes_with_its_classes():
     assert equip("resnet8-w16", "auto", "bn", 10, classes=",".join("abcdefghij")).classes == tuple("abcdefghij")
 
 
+def test_classes_are_named_in_a_file_or_by_however_long_a_list(tmp_path):
+    (tmp_path / "names.txt").write_text("one\n\n two\n")
+    assert equip("resnet8-w16", "auto", "bn", 10, classes=str(tmp_path / "names.txt")).classes == ("one", "two")
+    names = tuple(f"class {k}" for k in range(1000))
+    assert equip("resnet8-w16", "auto", "bn", 10, classes=",".join(names)).classes == names
+
+
 def test_the_number_of_classes_is_read_from_the_file(tmp_path):
     module = build("resnet8-w16", 7)
     state = {n: t for n, t in module.state_dict().items() if not n.endswith("num_batches_tracked")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -119,7 +120,8 @@ def _count_classes(module: nn.Module, path: Path) -> int:
 def _class_names(given: str, trained_on: str) -> tuple[str, ...]:
     """Return the names given, in a file or separated by commas, or those of the data set the weights are of."""
     if given:
-        text = Path(given).read_text(encoding="utf-8") if Path(given).is_file() else given.replace(",", "\n")
+        a_file = os.path.isfile(given)  # noqa: PTH113  Path.is_file() fails where a list is too long for a name
+        text = Path(given).read_text(encoding="utf-8") if a_file else given.replace(",", "\n")
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     if trained_on == "shapes":
         from fedctta.data.shapes import KINDS
