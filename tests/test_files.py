@@ -69,9 +69,10 @@ def test_what_is_private_is_for_its_user_alone(tmp_path):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_another_failure_than_a_mistake(tmp_path, error):
+@pytest.mark.parametrize("make", [whole, whole_folder])
+def test_a_full_disk_is_another_failure_than_a_mistake(tmp_path, error, make):
     def write():
-        with whole(tmp_path / "file"):
+        with make(tmp_path / "file"):
             raise OSError(error, os.strerror(error))
 
     with pytest.raises(NoRoom, match=r"cannot write .*file") as told:
@@ -327,6 +328,20 @@ def test_a_folder_appears_when_it_is_whole_or_not_at_all(tmp_path):
         (part / "x").write_text("later")
     assert (place / "x").read_text() == "whole"
     assert list((tmp_path / "new").iterdir()) == [place]
+
+
+@pytest.mark.parametrize(("error", "code"), [(errno.ENOSPC, 75), (errno.EACCES, 2)])
+def test_a_folder_for_which_there_is_no_room_at_all_is_another_failure_too(tmp_path, monkeypatch, error, code):
+    def refuse(**_):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr("fedctta.files.tempfile.mkdtemp", refuse)
+    with (
+        pytest.raises(UserError, match=r"cannot write .*set: .*; choose a folder") as told,
+        whole_folder(tmp_path / "set"),
+    ):
+        pytest.fail("the body must not run")
+    assert told.value.code == code
 
 
 def test_a_folder_in_a_file_is_refused(tmp_path):

@@ -113,7 +113,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; choose a folder you may write to") from error
+        raise cannot_write(path, error, "choose a folder you may write to") from error
     try:
         yield part
         part.chmod(0o755)  # not for the user alone, as temporary folders are
@@ -123,7 +123,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             if not path.is_dir():  # else it was there already, or another process was quicker
                 raise
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; make room, or choose another folder") from error
+        raise cannot_write(path, error) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -193,6 +193,7 @@ def lock(path: Path, refusal: str | UserError) -> io.FileIO:
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()
+        path.parent.mkdir(parents=True, exist_ok=True)  # its folder may have been deleted, too
 
 
 def exit_when_terminated() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedctta.data import cache
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom, UserError
 
 ARRAY = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
 
@@ -117,13 +117,13 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(
-        UserError, match="No space left on device; make room, or choose another folder, by setting FEDCTTA_HOME"
+        NoRoom, match="No space left on device; make room, or choose another folder, by setting FEDCTTA_HOME"
     ):
         cache.save_array(tmp_path / "a.npy", ARRAY)
 

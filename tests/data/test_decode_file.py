@@ -48,6 +48,18 @@ def test_the_cameras_orientation_is_applied(tmp_path):
     np.testing.assert_array_equal(decode_file(tmp_path / "x.png", None), pixels[::-1, ::-1])
 
 
+def test_damaged_facts_of_a_camera_are_told(tmp_path):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    turned[0x0128] = 2  # the unit of resolution
+    path = save(tmp_path / "x.jpg", random(4, 6), exif=turned)
+    entry = bytes.fromhex("0128 0003 00000001")
+    content = path.read_bytes()
+    assert entry in content
+    path.write_bytes(content.replace(entry, bytes.fromhex("0128 0002 00000001")))  # said to be a text
+    assert isinstance(decode_or_tell(path, None), str)
+
+
 def test_what_cannot_be_read_is_told(tmp_path):
     path = save(tmp_path / "x.png", random(4, 4))
     np.testing.assert_array_equal(decode_or_tell(path, None), random(4, 4))

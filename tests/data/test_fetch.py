@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 import subprocess
@@ -176,6 +177,15 @@ def test_why_pip_failed_is_told_in_one_line(pip: Callable[..., list[list[str]]],
 
     monkeypatch.setattr(fetch.subprocess, "run", hang)
     with pytest.raises(UserError, match="no answer"):
+        fetch.pip_wheel("thing", "1.0", tmp_path)
+
+    def refuse(command: list[str], **_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(fetch.subprocess, "run", refuse)
+    with pytest.raises(
+        UserError, match=r"cannot fetch thing==1\.0 with pip, which does not start: Cannot allocate memory"
+    ):
         fetch.pip_wheel("thing", "1.0", tmp_path)
 
 

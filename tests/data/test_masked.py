@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -221,14 +220,23 @@ def test_masks_that_say_nothing(tmp_path):
     assert "for masks of 0 and 255 use sites" in complaint(tmp_path)
 
 
+def test_the_cameras_orientation_is_applied(tmp_path):
+    """As the picture was shown to whoever drew its mask."""
+    turned = Image.Exif()
+    turned[0x0112] = 6  # by a quarter
+    stored = np.arange(4 * SIDE, dtype=np.uint8).reshape(4, SIDE)
+    mask = np.repeat([[0, 1, 2, 1]], SIDE, 0)
+    put(tmp_path / "a" / "masks" / "x.png", mask)
+    (tmp_path / "a" / "images").mkdir()
+    Image.fromarray(stored).save(tmp_path / "a" / "images" / "x.png", exif=turned)
+    data = load_masked(tmp_path)
+    np.testing.assert_array_equal(data.images["a"][0, :, :, 0], np.rot90(stored, -1))
+    np.testing.assert_array_equal(data.labels["a"][0], mask)
+
+
 def test_damaged_files(generic):
     (generic / "a" / "images" / "x.png").write_bytes(b"no image")
     assert "x.png is damaged or no image" in complaint(generic)
-
-
-def test_without_pillow(generic, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    assert "pip install pillow" in complaint(generic)
 
 
 def test_scenes_through_every_shift():

@@ -15,7 +15,7 @@ from fedctta.data import fetch, public
 from fedctta.data.domains import Domains
 from fedctta.data.public import get_public, has_public, load_public, load_split, training_part
 from fedctta.data.public_files import read_held, read_rows
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom, UserError
 
 
 def test_a_folder_goes_to_the_cache_and_is_read_as_own_data(pets):
@@ -118,6 +118,15 @@ def test_what_breaks_off_leaves_nothing_and_is_tried_anew(site, tmp_path):
     archive.write_bytes(content)
     get_public("pets", progress=False)
     assert has_public("pets")
+
+
+def test_a_disk_that_is_full_while_it_is_fetched_is_told_as_one(pets, monkeypatch):
+    def full(*_, **__):
+        raise NoRoom("cannot write pets.zip: No space left on device; make room")
+
+    monkeypatch.setattr(fetch, "download", full)
+    with pytest.raises(NoRoom, match="make room, or name a folder that holds pets"):
+        get_public("pets", progress=False)
 
 
 def test_the_true_address_is_encrypted():

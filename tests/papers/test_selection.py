@@ -32,7 +32,7 @@ def test_only_runs_that_all_words_allow(words, places):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["adapter"], "write for example --only adapter=tent,eata"),
+        (["adapter"], "write for example --only batch=10,50"),
         (["adapter="], "write for example"),
         (["adaptor=bn"], "unknown key in --only 'adaptor': did you mean adapter?"),
         (["parameters=bn"], "unknown key in --only 'parameters'"),

@@ -7,15 +7,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from fedctta.adapters import adapters
 from fedctta.aggregators import Server, Uploads, aggregators, mix
 from fedctta.aggregators.common.neighbours import Neighbours, nearest
 from fedctta.core.clients import by_vmap
+from fedctta.core.network import Network
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
 from fedctta.uploads.attacks import Liars
 from fedctta.uploads.robust import NEARLY_ALL, Robust, capped, clipped, plausible, trimmed, without
+from fedctta.uploads.server_half import serve
 from fedctta.uploads.stages import Transit
 
 SOURCE = {"bn.running_mean": torch.zeros(3), "bn.running_var": torch.ones(3)}
@@ -57,12 +60,34 @@ def test_none_changes_nothing():
         ("own", "bn.running_mean", -100.0),
         ("own", "bn.running_var", -1e-3),
         ("signals", "signal", torch.nan),
+        ("signals", "signal", -2e15),
     ],
 )
 def test_an_upload_that_cannot_be_true_is_refused(part, name, value):
     given = uploads()
     getattr(given, part)[name][2, 1] = value
     assert plausible(given, SOURCE).tolist() == [True, True, False, True, True]
+
+
+def test_signals_have_no_source_and_whole_numbers_name_things():
+    given = uploads()
+    given.signals["signal"][2] = 1e15
+    given.signals["name"] = torch.full((5,), 2**62)
+    assert plausible(given, SOURCE).all()
+
+
+@pytest.mark.parametrize("normalise", ["none", "running"])
+def test_the_largest_signal_leaves_a_memory_of_numbers(normalise):
+    network = Network(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 2)))
+    server = Server(network, by_vmap, 0, (3, 4, 4), 5, lambda count: torch.rand(count, 3, 4, 4))
+    aggregator = aggregators.create("ugsa", {"normalise": normalise})
+    here, memory = torch.ones(5, dtype=torch.bool), aggregator.init(server)
+    own = {name: network.state[name].expand(5, -1) for name in network.statistics}
+    for largest in (1e15, -1e15, 1e25):
+        signals = {"uncertainty": torch.tensor([largest, 0.5, 0.5, 0.5, 0.5])}
+        transit = Transit(0, Uploads(own, signals, here), here, here)
+        memory = serve(server, aggregator, Robust("check"), transit, own, memory).memory
+    assert all(tensor.isfinite().all() for tensor in memory.values())
 
 
 def test_a_negative_mean_is_fine():

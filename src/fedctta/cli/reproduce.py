@@ -29,9 +29,7 @@ def reproduce(
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel, or these, for example CIFAR-10-C.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With all and status: only runs with these values, for example adapter=tent,eata or seed!=0."
-        ),
+        typer.Option(help="With all and status: only runs with these values, for example batch=10,50 or seed!=0."),
     ] = None,
     shard: Annotated[str, typer.Option(help="Run only a part of the cells, for example 2/6.")] = "1/1",
     gather: Annotated[

@@ -67,7 +67,7 @@ def saying_how_to_choose() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{error}, by setting FEDCTTA_HOME") from error
+        raise type(error)(f"{error}, by setting FEDCTTA_HOME") from error
 
 
 def _card(path: Path) -> Path:

@@ -21,7 +21,9 @@ def decode_file(path: Path, size: int | None) -> NDArray[np.uint8]:
             if opened.mode[0] in "IF":
                 raise ValueError("has more than 8 bits per value")
             picture = ImageOps.exif_transpose(opened).convert("RGB")
-    except (SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises for some damaged files
+    except OSError:
+        raise
+    except Exception as error:  # Pillow has no one error for what is damaged
         raise ValueError(str(error)) from error
     if size is not None and picture.size != (size, size):
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BICUBIC)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedctta.data.cache import file_digest
 from fedctta.data.progress import bar
-from fedctta.errors import UserError
+from fedctta.errors import UserError, reason
 from fedctta.files import whole
 
 TIMEOUT = 10.0
@@ -44,8 +44,8 @@ def download(url: str, path: Path, checksum: tuple[str, str] | None = None, prog
                         file.write(chunk)
                         advance(len(chunk))
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise UserError(f"cannot download {url} ({reason}); check the network and try again") from error
+            why = getattr(error, "reason", None) or error
+            raise UserError(f"cannot download {url} ({why}); check the network and try again") from error
         if size and part.stat().st_size != size:
             raise UserError(f"the download of {url} broke off at {part.stat().st_size} of {size} bytes; try again")
         if checksum is not None and file_digest(part, checksum[0]).hex() != checksum[1]:
@@ -108,6 +108,8 @@ def pip_wheel(name: str, version: str, folder: Path, progress: bool | None = Non
             )
         except subprocess.TimeoutExpired:
             raise UserError(f"cannot fetch {package} with pip (no answer); check the network and try again") from None
+        except OSError as error:
+            raise UserError(f"cannot fetch {package} with pip, which does not start: {reason(error)}") from error
     wheels = list(folder.glob("*.whl"))
     if answer.returncode != 0 or not wheels:
         lines = (answer.stderr.strip() or f"pip exit code {answer.returncode}").splitlines()

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from fedctta.data import scenes
 from fedctta.data.domains import Domains, numbered
@@ -122,23 +123,13 @@ def load_masked(
     return MaskedDomains(tuple(domains), images, labels, _names(labels, chosen, classes, folder), notes)
 
 
-def _pillow() -> Any:
+def _open(path: Path) -> Image.Image:
+    """Read a picture, turned as the camera's orientation says."""
     try:
-        from PIL import Image
-    except ImportError:
-        raise UserError("reading images needs pillow: run `pip install pillow`") from None
-    return Image
-
-
-def _open(path: Path) -> Any:
-    try:
-        picture = _pillow().open(path)
-        picture.load()
-    except UserError:
-        raise
+        with Image.open(path) as picture:
+            return ImageOps.exif_transpose(picture)
     except Exception as error:  # Pillow has no one error for what is damaged
         raise UserError(f"{path} is damaged or no image ({error}): get it anew") from error
-    return picture
 
 
 def _shape(pair: Pair, size: int | tuple[int, int] | None) -> tuple[int, int]:
@@ -170,9 +161,8 @@ def _read(pair: Pair, shape: tuple[int, int], exact: bool) -> tuple[NDArray[np.u
         values = values[..., 0]
     if values.max() > IGNORE or values.min() < 0:
         raise UserError(f"{pair.mask} holds values beyond 0..255: store class numbers in 8 bits")
-    pillow = _pillow()
-    image = image.convert("RGB").resize((width, height), pillow.Resampling.BILINEAR)
-    small = pillow.fromarray(values.astype(np.uint8)).resize((width, height), pillow.Resampling.NEAREST)
+    image = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+    small = Image.fromarray(values.astype(np.uint8)).resize((width, height), Image.Resampling.NEAREST)
     return np.array(image), np.array(small)
 
 

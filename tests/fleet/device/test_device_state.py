@@ -96,6 +96,27 @@ def test_a_folder_serves_one_device_at_a_time(tmp_path):
     DeviceState(tmp_path, "me")
 
 
+def refused(folder, predicted=None):
+    """A device that is refused after it has opened its state."""
+    with DeviceState(folder, "me"):
+        if predicted is not None:
+            (folder / "predictions.jsonl").write_text(predicted)
+        raise UserError("refused")
+
+
+def test_a_refused_device_removes_the_folder_that_it_made_and_no_other(tmp_path):
+    (tmp_path / "old").mkdir()
+    for name, predicted, left in (("a", None, False), ("b", "", False), ("c", "{}\n", True), ("old", "", True)):
+        with pytest.raises(UserError, match="refused"):
+            refused(tmp_path / name, predicted)
+        assert (tmp_path / name).exists() == left
+    assert (tmp_path / "c" / "predictions.jsonl").read_text() == "{}\n"
+    with DeviceState(tmp_path / "c", "me"):
+        pass
+    with DeviceState(tmp_path / "c", "me"):  # it was unlocked
+        pass
+
+
 def test_the_state_of_another_model_and_a_damaged_one_are_told(tmp_path, make):
     closed(DeviceState(tmp_path, "me")).save(make(), StreamPosition(1))
     with pytest.raises(UserError, match="another model"):

@@ -29,6 +29,13 @@ def test_a_model_of_the_zoo_comes_with_its_classes():
     assert equip("resnet8-w16", "auto", "bn", 10, classes=",".join("abcdefghij")).classes == tuple("abcdefghij")
 
 
+def test_classes_are_named_in_a_file_or_by_however_long_a_list(tmp_path):
+    (tmp_path / "names.txt").write_text("one\n\n two\n")
+    assert equip("resnet8-w16", "auto", "bn", 10, classes=str(tmp_path / "names.txt")).classes == ("one", "two")
+    names = tuple(f"class {k}" for k in range(1000))
+    assert equip("resnet8-w16", "auto", "bn", 10, classes=",".join(names)).classes == names
+
+
 def test_the_number_of_classes_is_read_from_the_file(tmp_path):
     module = build("resnet8-w16", 7)
     state = {n: t for n, t in module.state_dict().items() if not n.endswith("num_batches_tracked")}
@@ -88,6 +95,9 @@ def test_images_of_the_source_come_from_a_folder(tmp_path):
     assert images_from(tmp_path, "eata", "cpu")(2).shape == (2, 3, 4, 4)
     with pytest.raises(UserError, match="has 3 images"):
         images_from(tmp_path, "eata", "cpu")(4)
+    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(tmp_path / "0.png")
+    with pytest.raises(UserError, match="cannot be read as one batch: has more than 8 bits per value"):
+        images_from(tmp_path, "eata", "cpu")(3)
 
 
 def test_without_a_name_the_adapter_is_one_that_fits_the_model(tmp_path, monkeypatch, caplog):

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import io
 import sys
+from itertools import islice
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedctta.data.decode_file import decode_file
 from fedctta.errors import UserError
+from fedctta.fleet.device import watch as watch_module
 from fedctta.fleet.device.sources import Batch, Done, open_source, paced
 
 
@@ -40,6 +43,23 @@ def test_unreadable_and_odd_sized_images_are_left_out_and_told(tmp_path, caplog)
     assert ids(open_source(f"folder:{tmp_path}", 9, Done())) == [(first, last)]
     assert "m.png: it has 5x5 pixels, the first image had 4x4" in caplog.text
     assert "n.png" in caplog.text
+
+
+def test_a_device_sees_files_as_a_simulation_does(tmp_path, monkeypatch, caplog):
+    turned = Image.Exif()
+    turned[0x0112] = 6  # by a quarter
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=turned)
+    Image.fromarray(np.full((8, 4), 300, np.uint16)).save(tmp_path / "b.png")
+    expected = decode_file(tmp_path / "a.jpg", None)
+    assert expected.shape == (8, 4, 3)
+    clock = iter(range(100, 200))
+    monkeypatch.setattr(watch_module, "GIVE_UP_AFTER", -1.0)
+    watched = list(islice(watch_module.watch(tmp_path, 9, 0.0, set(), lambda: next(clock)), 5))
+    for batches in (list(open_source(f"folder:{tmp_path}", 9, Done())), [b for b in watched if b is not None]):
+        assert [b.ids for b in batches] == [(str(tmp_path / "a.jpg"),)]
+        np.testing.assert_array_equal(batches[0].images[0], expected)
+    assert caplog.text.count(f"left out {tmp_path}/b.png: has more than 8 bits per value") == 2
 
 
 def test_paths_on_standard_input(tmp_path, monkeypatch, caplog):

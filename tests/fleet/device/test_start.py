@@ -25,6 +25,7 @@ from fedctta.adapters.recall import Recall
 from fedctta.cli import console, main
 from fedctta.cli.device import read_parameters
 from fedctta.errors import UserError
+from fedctta.fleet.device import start
 from fedctta.fleet.device.device_state import StreamPosition
 from fedctta.fleet.device.equipment import equip
 from fedctta.fleet.device.handover import Handover, Snapshot
@@ -148,6 +149,29 @@ def test_two_devices_do_not_share_a_state(settings):
     process.join()
     with pytest.raises(UserError, match="another model"):
         run_device(replace(settings, parameters={"momentum": 0.2}))
+
+
+def test_a_second_device_that_started_at_the_same_time_leaves_the_first_ones_files(settings, monkeypatch):
+    settings = replace(settings, data=settings.data.replace("folder", "watch"))
+    first, make = [], start.equip
+
+    def slowly(*words, **named):
+        """Let the first device come first, which forks before it gets here."""
+        found = make(*words, **named)
+        monkeypatch.setattr(start, "equip", make)
+        first.append(begin(settings))
+        until(lambda: lines(settings.state / "predictions.jsonl") > 0)
+        return found
+
+    monkeypatch.setattr(start, "equip", slowly)
+    with pytest.raises(UserError, match="another device runs"):
+        run_device(settings)
+    until(lambda: lines(settings.state / "predictions.jsonl") >= IMAGES)
+    assert {"lock", "predictions.jsonl"} <= {path.name for path in settings.state.iterdir()}
+    with pytest.raises(UserError, match="another device runs"):
+        run_device(settings)
+    os.kill(first[0].pid, signal.SIGKILL)
+    first[0].join()
 
 
 @pytest.mark.parametrize(

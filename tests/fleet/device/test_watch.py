@@ -85,7 +85,8 @@ def test_what_was_predicted_before_does_not_come_again_unless_it_is_new(tmp_path
 
 def test_a_full_folder_is_not_read_into_memory_at_once(tmp_path, monkeypatch):
     clock, read = Clock(), []
-    monkeypatch.setattr(watch_module, "read_image", lambda path: read.append(path) or np.zeros((4, 4, 3), np.uint8))
+    image = np.zeros((4, 4, 3), np.uint8)
+    monkeypatch.setattr(watch_module, "decode_or_tell", lambda path, size: read.append(path) or image)
     for k in range(20):
         (tmp_path / f"{k:02d}.png").touch()
     source = watch(tmp_path, 3, 1.0, set(), clock)

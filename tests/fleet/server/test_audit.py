@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom
 from fedctta.fleet.server import audit
 from fedctta.fleet.server.audit import HEAD, LOG, OLD, chain_breaks, last_hash, read_audit, record
 
@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(audit.os, "write", full)
-    with pytest.raises(UserError, match=r"audit\.jsonl: No space left on device"):
+    with pytest.raises(NoRoom, match=r"audit\.jsonl: No space left on device"):
         record(tmp_path, "refused")
     monkeypatch.undo()
     record(tmp_path, "admitted")

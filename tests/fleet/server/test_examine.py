@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedctta.adapters.bn import BatchStatistics
+from fedctta.aggregators import Uploads
+from fedctta.core.tensors import named
 from fedctta.fleet.server.examine import Examiner, UploadRefused, form_of
+from fedctta.fleet.server.plan import build, make_plan
 from fedctta.fleet.transport import wire
+from fedctta.uploads.robust import plausible
 
 SHARED = {"norm.running_mean": torch.zeros(3), "norm.running_var": torch.ones(3)}
 SIGNALS = {"indicator": torch.zeros(5)}
@@ -52,12 +57,40 @@ def test_what_fits_is_taken():
         (upload(signal__indicator=np.full(5, np.inf, np.float32)), "not finite"),
         (upload(own__norm__running_var=np.float32([1, -1e-6, 1])), "negative"),
         (upload(own__norm__running_mean=np.full(3, 1e3, np.float32)), "norm"),
-        (upload(signal__indicator=np.full(5, 1e30, np.float32)), "norm"),
+        (upload(signal__indicator=np.full(5, 1e30, np.float32)), r"signal\.indicator holds a number beyond 1e\+15"),
     ],
 )
 def test_uploads_refused(parcel, reason):
     with pytest.raises(UploadRefused, match=reason):
         EXAMINER.upload(EXAMINER.open(wire.pack(parcel)), 7, "n")
+
+
+@pytest.mark.parametrize("number", [0.0, 62.5, 1e6, 1e14, 1e15, -2e15, 1e25])
+def test_a_signal_is_judged_as_in_a_simulation(number):
+    """There is no source to compare it with: what an example is like says nothing of a device's own images."""
+    signal = torch.full((5,), number)
+    own = {name: tensor[None] for name, tensor in SHARED.items()}
+    there = plausible(Uploads(own, {"indicator": signal[None]}, torch.ones(1, dtype=torch.bool)), SHARED)
+    try:
+        EXAMINER.upload(upload(signal__indicator=signal.numpy()), 7, "n")
+        taken = True
+    except UploadRefused:
+        taken = False
+    assert taken == bool(there) == (abs(number) <= 1e15)
+
+
+@pytest.mark.parametrize("batch", [10, 31, 200])
+def test_honest_signals_of_batches_of_any_size_are_taken(batch):
+    """Kin counts the images of a batch, and its example has two."""
+    run = {"dataset": "shapes-c", "adapter": "bn", "aggregator": "kin", "batch": batch}
+    hub, examiner = build(make_plan({"max_devices": 2}, run))
+    network, adapter = hub.server.network, BatchStatistics()
+    x = torch.rand(batch, 3, 32, 32)
+    with torch.no_grad():
+        client = adapter.adapt(network, adapter.init(network), x)
+        tensors = named("own", client.own) | named("signal", hub.aggregator.signal(network, client, x))
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    examiner.upload(wire.Parcel("upload", 0, {"nonce": "n", "images": batch}, arrays), 0, "n")
 
 
 @pytest.mark.parametrize("images", [None, 3, "many", 2.5])

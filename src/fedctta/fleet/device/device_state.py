@@ -11,9 +11,11 @@ disk is full, a device goes on predicting and tries again from time to time.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
+from types import TracebackType
 
 from fedctta.errors import NoRoom, UserError
 from fedctta.files import lock, make_writable, open_tensors, write_tensors
@@ -43,12 +45,33 @@ class DeviceState:
     """The state folder of one device, which is locked while the device lives."""
 
     def __init__(self, folder: Path, made_by: str, every: int = 0) -> None:
+        self._new = not folder.exists()
         make_writable(folder)
         self.path, self._made_by, self._every = folder / "device.safetensors", made_by, every
         self._lock = lock(folder / "lock", f"another device runs on {folder}: stop it, or choose another --state")
         self._saved, self._next, self._at = 0, 0.0, StreamPosition()
         self._full = False
         self.seconds = 0.0
+
+    def __enter__(self) -> DeviceState:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Unlock the folder; if this device made it and is refused before its first prediction, remove it before."""
+        if self._new and isinstance(error, UserError):
+            self._remove_if_empty()
+        self._lock.close()
+
+    def _remove_if_empty(self) -> None:
+        folder = self.path.parent
+        (folder / "lock").unlink(missing_ok=True)
+        rows = folder / "predictions.jsonl"
+        if rows.exists() and not rows.stat().st_size:
+            rows.unlink()
+        with suppress(OSError):  # there is something in it
+            folder.rmdir()
 
     def load(self, adaptation: Adaptation) -> StreamPosition:
         """Let the adaptation go on from what is saved, if something is; return the place."""

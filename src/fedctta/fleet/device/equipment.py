@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.network import Network
+from fedctta.data.decode_file import decode_file
 from fedctta.errors import UserError, unknown
-from fedctta.fleet.device.sources import files_below, read_image
+from fedctta.fleet.device.sources import files_below
 from fedctta.models import ARCHITECTURES, build
 from fedctta.models.inputs import to_input
 from fedctta.models.zoo import load_weights, weights_path
@@ -118,7 +120,8 @@ def _count_classes(module: nn.Module, path: Path) -> int:
 def _class_names(given: str, trained_on: str) -> tuple[str, ...]:
     """Return the names given, in a file or separated by commas, or those of the data set the weights are of."""
     if given:
-        text = Path(given).read_text(encoding="utf-8") if Path(given).is_file() else given.replace(",", "\n")
+        a_file = os.path.isfile(given)  # noqa: PTH113  Path.is_file() fails where a list is too long for a name
+        text = Path(given).read_text(encoding="utf-8") if a_file else given.replace(",", "\n")
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     if trained_on == "shapes":
         from fedctta.data.shapes import KINDS
@@ -144,7 +147,7 @@ def images_from(folder: Path | None, adapter: str, device: torch.device | str) -
         if len(paths) < count:
             raise UserError(f"{folder} has {len(paths)} images and adapter {adapter!r} needs {count}: add some")
         try:
-            return to_input(np.stack([read_image(path) for path in paths]), device)
+            return to_input(np.stack([decode_file(Path(path), None) for path in paths]), device)
         except (OSError, ValueError) as error:
             raise UserError(f"the images in {folder} cannot be read as one batch: {error}") from error
 

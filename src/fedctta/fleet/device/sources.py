@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedctta.data.decode import is_image
+from fedctta.data.decode_file import decode_or_tell
 from fedctta.errors import UserError, unknown
 from fedctta.registry import import_object
 
 log = logging.getLogger("fedctta.fleet")
 
 Image = NDArray[np.uint8]
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
 KINDS = ("folder", "watch", "stdin", "python", "stream")
 SHORT = 0.1  # seconds that a pace waits for by itself; for longer it says that there is nothing just now
 
@@ -105,22 +106,6 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path) for path in found)
 
 
-def is_image(path: Path) -> bool:
-    """Whether it has the name of an image file, and not that of one in the making."""
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-
-
-def read_image(path: str | Path) -> Image:
-    """Read a file as RGB [H, W, 3]; OSError or ValueError if it is not a whole image."""
-    from PIL import Image as Pictures
-
-    try:
-        with Pictures.open(path) as picture:
-            return np.asarray(picture.convert("RGB"))
-    except (SyntaxError, Pictures.DecompressionBombError) as error:  # what PIL raises for some damaged files
-        raise ValueError(str(error)) from error
-
-
 class Sizes:
     """The first image settles the size; others are left out, with a line in the log, for a batch has one size."""
 
@@ -141,12 +126,10 @@ def _files(paths: Iterable[str], batch: int) -> Source:
 
     def readable() -> Iterator[tuple[str, Image]]:
         for path in paths:
-            try:
-                image = read_image(path)
-            except (OSError, ValueError) as error:
-                log.warning("left out %s: %s", path, str(error).splitlines()[0])
-                continue
-            if sizes.fits(image, path):
+            image = decode_or_tell(Path(path), None)
+            if isinstance(image, str):
+                log.warning("left out %s: %s", path, image)
+            elif sizes.fits(image, path):
                 yield path, image
 
     return in_batches(readable(), batch)

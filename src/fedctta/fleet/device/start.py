@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 import fedctta
 from fedctta.adapters import Adapter, adapters
@@ -102,49 +103,79 @@ class Settings:
         return self.guard or ("off" if self.lockstep or self.epsilon is not None else "reset")
 
 
+class _Origin(NamedTuple):
+    """What a device begins from: the data set of a simulated stream, a seed and number, and images of the source."""
+
+    dataset: str
+    seed: int
+    number: int
+    images: Callable[[int], Tensor]
+
+
 def run_device(settings: Settings) -> StreamPosition:
     """Run a device until its data end or it is asked to stop; return its place.
 
     A device that is refused before its first prediction leaves no folder behind.
     """
-    new = not settings.state.exists()
-    try:
-        return _run(settings)
-    except UserError:
-        if new:
-            _remove_if_empty(settings.state)
-        raise
-
-
-def _remove_if_empty(state: Path) -> None:
-    """Remove a state folder in which nothing is saved or predicted."""
-    (state / "lock").unlink(missing_ok=True)
-    rows = state / "predictions.jsonl"
-    if rows.exists() and not rows.stat().st_size:
-        rows.unlink()
-    with suppress(OSError):  # there is something in it, or no folder
-        state.rmdir()
-
-
-def _run(settings: Settings) -> StreamPosition:
     compute = choose_device(settings.compute)
-    dataset, seed, number = "", seed_of(settings.name), 0
-    chosen = settings.adapter or (choose_methods({}, lockstep=True)["adapter"] if settings.lockstep else None)
-    chosen = chosen or (UNWAITING if settings.parameters else None)  # whose parameters they are
-    images = images_from(settings.source_images, chosen or UNWAITING, compute)
-    if settings.data.startswith("stream:"):
-        from fedctta.fleet.simulation.simulated import parse_stream
-        from fedctta.runs.datasets import public_images
+    chosen = _choose_adapter(settings)
+    origin = _find_origin(settings, chosen or UNWAITING, compute)
+    equipment, private = _equip(settings, chosen, origin.dataset, compute)
+    made_by = identity(equipment.network, equipment.adapter)
+    with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
+        keep = open_things.enter_context(DeviceState(settings.state, made_by, settings.save_every))
+        adaptation, place = _take_up(settings, equipment, origin, keep)
+        out = settings.out or settings.state / "predictions.jsonl"
+        predictions = open_things.enter_context(open_predictions(out))
+        done = predictions.done()
+        if done.images > place.images:
+            adaptation.client = equipment.adapter.after_gap(_rename(adaptation.client, done.images))
+        place = replace(place, images=done.images, batches=max(place.batches, done.batches))
+        source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
+        handover = Handover(Snapshot(adaptation.client, None, place.batches))
+        if settings.socket is not None:
+            handler = _handler(settings, equipment, handover, place, adaptation, private)
+            open_things.enter_context(SocketServer(settings.socket, handler.answer))
+        device = Device(equipment, adaptation, place, predictions, keep, handover, settings.lockstep)
+        log.info("%s: %s with %s, after %d batches", settings.name, settings.model, equipment.adapter, place.batches)
+        with stoppable() as stop:
+            device.walk(source, stop)
+        place = device.place
+        log.info("%s: %d batches, %d images; predictions: %s", settings.name, place.batches, place.images, out)
+        log.info("%s: %s", settings.name, describe_health(adaptation))
+        if private is not None:
+            log.info("%s: %s", settings.name, private.accountant)
+    return place
 
-        experiment, number = parse_stream(settings.data.removeprefix("stream:"), settings.batch)
-        dataset, seed = experiment.dataset, experiment.seed
-        if settings.source_images is None:
-            images = partial(public_images, experiment, device=compute)
 
+def _choose_adapter(settings: Settings) -> str | None:
+    """Return the adapter's name; None where it follows from the model."""
+    if not settings.adapter and settings.lockstep:
+        return str(choose_methods({}, lockstep=True)["adapter"])
+    return settings.adapter or (UNWAITING if settings.parameters else None)  # whose parameters they are
+
+
+def _find_origin(settings: Settings, adapter: str, compute: torch.device) -> _Origin:
+    images = images_from(settings.source_images, adapter, compute)
+    if not settings.data.startswith("stream:"):
+        return _Origin("", seed_of(settings.name), 0, images)
+    from fedctta.fleet.simulation.simulated import parse_stream
+    from fedctta.runs.datasets import public_images
+
+    experiment, number = parse_stream(settings.data.removeprefix("stream:"), settings.batch)
+    if settings.source_images is None:
+        images = partial(public_images, experiment, device=compute)
+    return _Origin(experiment.dataset, experiment.seed, number, images)
+
+
+def _equip(
+    settings: Settings, adapter: str | None, dataset: str, compute: torch.device
+) -> tuple[Equipment, PrivateUploads | None]:
+    """Make model and method, with the noise of a budget if there is one."""
     equipment = equip(
         settings.model,
         settings.weights,
-        chosen,
+        adapter,
         settings.batch if settings.lockstep else max(2, settings.batch),  # single images are seen among the last ones
         parameters=settings.parameters,
         classes=settings.classes,
@@ -155,38 +186,22 @@ def _run(settings: Settings) -> StreamPosition:
     if settings.epsilon is not None:
         noisy, private = add_noise(equipment, settings)
         equipment = replace(equipment, adapter=noisy)
-    network, adapter = equipment.network, equipment.adapter
     if settings.lockstep:
-        refuse_lockstep(adapter)
-    with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
-        keep = DeviceState(settings.state, identity(network, adapter), settings.save_every)
-        adaptation = _adaptation(settings, equipment)
-        studied = settings.batch if settings.batch > 1 else settings.window  # single images are adapted to together
-        adaptation.take_up(first_client(network, adapter, images, studied, seed, number))
-        place = keep.load(adaptation)
-        adaptation.frozen = adaptation.frozen and adaptation.watchman.guard == "freeze"
-        out = settings.out or settings.state / "predictions.jsonl"
-        predictions = open_things.enter_context(open_predictions(out))
-        done = predictions.done()
-        if done.images > place.images:
-            adaptation.client = adapter.after_gap(_rename(adaptation.client, done.images))
-        place = replace(place, images=done.images, batches=max(place.batches, done.batches))
-        source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
-        handover = Handover(Snapshot(adaptation.client, None, place.batches))
-        if settings.socket is not None:
-            handler = _handler(settings, equipment, handover, place, adaptation, private)
-            open_things.enter_context(SocketServer(settings.socket, handler.answer))
-        device = Device(equipment, adaptation, place, predictions, keep, handover, settings.lockstep)
-        log.info("%s: %s with %s, after %d batches", settings.name, settings.model, adapter, place.batches)
-        with stoppable() as stop:
-            device.walk(source, stop)
-        log.info(
-            "%s: %d batches, %d images; predictions: %s", settings.name, device.place.batches, device.place.images, out
-        )
-        log.info("%s: %s", settings.name, describe_health(adaptation))
-        if private is not None:
-            log.info("%s: %s", settings.name, private.accountant)
-    return device.place
+        refuse_lockstep(equipment.adapter)
+    return equipment, private
+
+
+def _take_up(
+    settings: Settings, equipment: Equipment, origin: _Origin, keep: DeviceState
+) -> tuple[Adaptation, StreamPosition]:
+    """Return the adaptation as it was saved, or with its first client, and its place."""
+    adaptation = _adaptation(settings, equipment)
+    studied = settings.batch if settings.batch > 1 else settings.window  # single images are adapted to together
+    network, adapter = equipment.network, equipment.adapter
+    adaptation.take_up(first_client(network, adapter, origin.images, studied, origin.seed, origin.number))
+    place = keep.load(adaptation)
+    adaptation.frozen = adaptation.frozen and adaptation.watchman.guard == "freeze"
+    return adaptation, place
 
 
 def add_noise(equipment: Equipment, settings: Settings) -> tuple[Adapter, PrivateUploads | None]:

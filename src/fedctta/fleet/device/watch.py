@@ -15,7 +15,9 @@ from time import monotonic, time
 
 import numpy as np
 
-from fedctta.fleet.device.sources import Batch, Image, Sizes, Source, is_image, log, read_image
+from fedctta.data.decode import is_image
+from fedctta.data.decode_file import decode_or_tell
+from fedctta.fleet.device.sources import Batch, Image, Sizes, Source, log
 
 LOOK_EVERY = 0.2
 GIVE_UP_AFTER = 10.0
@@ -80,11 +82,10 @@ class Arrivals:
         self._before = stamps
 
     def _read(self, path: str, stamp: Stamp) -> Image | None:
-        try:
-            image = read_image(path)
-        except (OSError, ValueError) as error:
+        image = decode_or_tell(Path(path), None)
+        if isinstance(image, str):
             if time() - stamp[0] / 1e9 > GIVE_UP_AFTER:
-                log.warning("left out %s: %s", path, str(error).splitlines()[0])
+                log.warning("left out %s: %s", path, image)
                 self.seen.add(path)
             return None
         self.seen.add(path)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedctta.errors import UserError, reason
-from fedctta.files import whole
+from fedctta.files import cannot_write, whole
 
 LOG, OLD, HEAD = "audit.jsonl", "audit.jsonl.1", "audit.head"
 LARGEST = 10 << 20  # bytes of a log, beyond which the next line begins a new one
@@ -173,11 +173,11 @@ def _open(path: Path) -> Iterator[int]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; choose a folder you may write to") from error
+        raise cannot_write(path, error, "choose a folder you may write to") from error
     try:
         yield file
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; make room, or choose another folder") from error
+        raise cannot_write(path, error) from error
     finally:
         os.close(file)
 

@@ -1,7 +1,7 @@
 """Every upload is checked before it is used: form, names, shapes, numbers, size, round.
 
 A device may be broken, out of date or dishonest. What does not fit is refused with a reason; the server then continues
-without it. `fedctta.uploads.robust.plausible` decides which numbers can be true, for signals as for tensors.
+without it. `fedctta.uploads.robust.plausible` decides which numbers can be true, here as in a simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedctta.fleet.agreement import Terms, disagreement
 from fedctta.fleet.server.collaboration import Upload
 from fedctta.fleet.server.quick_check import QuickCheck
 from fedctta.fleet.transport import wire
-from fedctta.uploads.robust import BOUND, plausible
+from fedctta.uploads.robust import BOUND, LARGEST, plausible
 
 
 class UploadRefused(Exception):
@@ -49,8 +49,8 @@ class Examiner:
     """Knows what an upload must look like: the source's shared tensors and one example of the signals.
 
     `terms` are what a device must agree on; `variances` names the tensors that cannot be negative; `limit` is in bytes,
-    `bound` that of `plausible`. There is none for signals that are `sums` over all that a device has seen; all other
-    uploads rest on at least `min_batch` images.
+    `bound` that of `plausible`. Uploads rest on at least `min_batch` images, unless signals are `sums` over all that a
+    device has seen.
     """
 
     shared: Tensors
@@ -68,7 +68,7 @@ class Examiner:
 
     @cached_property
     def _quick(self) -> QuickCheck:
-        return QuickCheck(self._wanted, self.bound, "signal." if self.sums else "")
+        return QuickCheck(self._wanted, self.bound)
 
     def open(self, flat: NDArray[Any]) -> wire.Parcel:
         """Return the parcel in these bytes."""
@@ -121,11 +121,13 @@ class Examiner:
             return
         if not bool(tensor.isfinite().all()):
             raise UploadRefused(f"tensor {name} holds values that are not finite")
-        if self.sums and name.startswith("signal."):
-            return
-        one = Uploads({name: tensor[None]}, {}, torch.ones(1, dtype=torch.bool))
+        rows, everybody = {name: tensor[None]}, torch.ones(1, dtype=torch.bool)
+        of_signal = name.startswith("signal.")
+        one = Uploads({}, rows, everybody) if of_signal else Uploads(rows, {}, everybody)
         if bool(plausible(one, {name: source.cpu()}, self.bound)):
             return
+        if of_signal:
+            raise UploadRefused(f"tensor {name} holds a number beyond {LARGEST:g}")
         if name.removeprefix("own.") in self.variances and bool((tensor < 0).any()):
             raise UploadRefused(f"tensor {name} is a variance and holds negative values")
         most = f"{self.bound:g} times the source's and that of ones"

@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.core.network import Tensors
+from fedctta.uploads.robust import LARGEST
 
 ROOM = 0.999  # of the limit: norms are rounded
 
 
 class QuickCheck:
-    """Knows the largest norm of every tensor: bound (||source|| + sqrt(n)), none for those called `unbounded`."""
+    """Knows a norm that no tensor may exceed: bound (||source|| + sqrt(n)), or the largest number of a signal."""
 
-    def __init__(self, sources: Tensors, bound: float, unbounded: str = "") -> None:
+    def __init__(self, sources: Tensors, bound: float) -> None:
         self._limits: dict[str, float] = {}
         for name, source in sources.items():
-            free = bool(unbounded) and name.startswith(unbounded)
-            limit = math.inf if free else ROOM * bound * (float(source.double().norm()) + source.numel() ** 0.5)
+            most = bound * (float(source.double().norm()) + source.numel() ** 0.5)
+            limit = ROOM * (LARGEST if name.startswith("signal.") else most)
             self._limits[name] = min(limit, float(np.finfo(np.float32).max)) ** 2
 
     def passes(self, arrays: Mapping[str, NDArray[Any]]) -> bool:
