@@ -191,6 +191,29 @@ def test_casting_moves_the_model_and_not_the_module(tiny_module):
     assert next(tiny_module.parameters()).dtype == torch.float32
 
 
+def test_casting_changes_neither_who_answers_nor_the_healthy_state(tiny_module):
+    """Only the window is forgotten: its images are of the other device or precision."""
+    model = fedctta.adapt(tiny_module, "norm-ema", guard="freeze")
+    now, (x, y, _) = model.adaptation, batches()
+    model(x)
+    healthy = model.client
+    now.window.add(x)
+    model(y)
+    now._healthy, now.watchman.resting = healthy, True  # as an alarm leaves it
+    signals = now.watchman.signals
+    model.to(torch.float64).to("cpu")
+    assert model.health.answers == "source"
+    assert now._healthy.own["1.running_mean"].equal(healthy.own["1.running_mean"].double())
+    assert not now._healthy.own["1.running_mean"].equal(model.client.own["1.running_mean"])
+    assert now.seen.equal(y.double())
+    assert now.watchman.signals == signals
+    assert now.window.images is None
+    model.unfreeze()
+    now._healthy = model.client
+    model.to("cpu")
+    assert now._healthy is model.client
+
+
 @pytest.mark.gpu
 def test_a_model_moves_to_a_gpu_and_goes_on(tiny_module):
     here, there = (fedctta.adapt(tiny_module, "tent") for _ in range(2))

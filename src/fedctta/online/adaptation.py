@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client, stack
@@ -95,6 +95,17 @@ class Adaptation:
         """Go on with this client, as a healthy one."""
         self.client = self._healthy = client
         self.watchman.resting = False
+        self.window.clear()
+
+    def convert(self, network: Network, function: Callable[[Tensor], Tensor]) -> None:
+        """Go on with a network that was moved or cast, and with all that is held changed alike; forget the window."""
+        healthy = None if self._healthy is self.client else self._healthy
+        held = (self.client, healthy, self.learnt, self.source_images, self.seen)
+        self.client, healthy, self.learnt, self.source_images, self.seen = tree_map_only(Tensor, function, held)
+        self._healthy = healthy or self.client
+        signals = self.watchman.signals
+        self.watchman.signals = tree_map_only(Tensor, lambda t: t.to(network.device), signals)
+        self.network = network
         self.window.clear()
 
     def answer(self, x: Inputs) -> Tensor:
