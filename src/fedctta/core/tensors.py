@@ -101,6 +101,11 @@ def each_element(function: Callable[..., tuple[Tensor, ...]], *parts: Tensors) -
     return [dict(zip(parts[0], tensors, strict=True)) for tensors in by_result]
 
 
+def read_bytes(tensor: Tensor) -> memoryview:
+    """Return the bytes of a tensor of any type, in the order of its elements: what hashes of models are made of."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
 def mirror(x: Tensor) -> Tensor:
     """Return the mirrored images; data of other kinds as they are."""
     return x.flip(-1) if x.dim() == 4 else x
