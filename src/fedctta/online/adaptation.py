@@ -23,7 +23,7 @@ from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
-from fedctta.core.tensors import like, mirror, named, under
+from fedctta.core.tensors import add_up, like, mirror, named, under
 from fedctta.errors import UserError
 from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
@@ -306,7 +306,7 @@ def _like(wanted: Client, own: Tensors, private: Tensors) -> Client | None:
 def _finite(client: Client, logits: Tensor) -> bool:
     """Whether no value is NaN or infinite, apart from infinities that a method keeps on purpose."""
     private = [t for t in client.private.values() if t.is_floating_point()]
-    sums = torch.stack([t.sum().to(logits.dtype) for t in (logits, *client.own.values(), *private)])
+    sums = torch.stack([add_up(t).to(logits.dtype) for t in (logits, *client.own.values(), *private)])
     if bool(sums.isfinite().all()):  # nearly always, and a sum is much faster than looking at every value
         return True
     own = sums[: 1 + len(client.own)]
