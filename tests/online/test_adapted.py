@@ -180,15 +180,53 @@ def test_a_state_dict_brings_back_what_is_adapted_and_nothing_else(tiny_module):
         other.load_state_dict({})
 
 
-def test_casting_moves_the_model_and_not_the_module(tiny_module):
-    model = fedctta.adapt(tiny_module, "cotta", confidence=0)
+@pytest.mark.parametrize("name", adapters.classes())
+def test_casting_moves_the_model_and_not_the_module(name, tiny_module):
+    model = fedctta.adapt(tiny_module, name, source_images=images_for(name), **SMALL.get(name, {}))
     model(batches()[0])
-    key = model.client.private["key"].clone()
+    kinds = {key: tensor.dtype for key, tensor in model.client.private.items()}
     model.to(torch.float64)
     assert model(batches()[1]).dtype == torch.float64
-    assert model.client.private["key"].dtype == key.dtype
+    for key, tensor in model.client.private.items():
+        assert tensor.dtype == (torch.float64 if kinds[key].is_floating_point else kinds[key]), key
     assert next(model.parameters()).dtype == torch.float64
     assert next(tiny_module.parameters()).dtype == torch.float32
+    assert model.health.skipped == 0
+
+
+@pytest.mark.parametrize("name", adapters.classes())
+def test_a_model_in_float64_gives_the_numbers_of_one_in_float32_but_for_rounding(name, tiny_module):
+    single, double = (
+        fedctta.adapt(module, name, source_images=images_for(name), **SMALL.get(name, {}))
+        for module in (tiny_module, copy.deepcopy(tiny_module).double())
+    )
+    for x in batches():
+        torch.testing.assert_close(double(x).float(), single(x), rtol=1e-2, atol=1e-2)
+    assert double.health.skipped == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", adapters.classes())
+def test_a_model_in_16_bits_is_adapted_or_refused_in_one_line(name, dtype, tiny_module, tmp_path):
+    short, words = copy.deepcopy(tiny_module).to(dtype), {"source_images": images_for(name), **SMALL.get(name, {})}
+    single = fedctta.adapt(tiny_module, name, **words)
+    if not single.adapter.short:
+        own = single.client.own
+        for attempt in (lambda: single.to(dtype), lambda: fedctta.adapt(short, name, **words)):
+            with pytest.raises(UserError, match=r"in b?float16: call \.float\(\) on it, or use adapter bn, lame, none"):
+                attempt()
+        assert single.client.own is own
+        return
+    model, cast = fedctta.adapt(short, name), fedctta.adapt(tiny_module, name).to(dtype)
+    for x in batches():
+        expected = single(x)
+        torch.testing.assert_close(model(x), expected, rtol=0.05, atol=0.05)
+        torch.testing.assert_close(cast(x), expected, rtol=0.05, atol=0.05)
+    assert model.health.skipped == cast.health.skipped == 0
+    model.save(tmp_path / "state.safetensors")
+    again = fedctta.adapt(short, name)
+    again.load(tmp_path / "state.safetensors")
+    assert torch.equal(again(batches()[0]), model(batches()[0]))
 
 
 def test_casting_changes_neither_who_answers_nor_the_healthy_state(tiny_module):

@@ -303,6 +303,11 @@ class Network:
         return next(iter(self.state.values())).device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The type of the first tensor of real numbers, which is what the model computes in; float32 without one."""
+        return next((t.dtype for t in self.state.values() if t.is_floating_point()), torch.float32)
+
+    @property
     def statistics(self) -> Tensors:
         """The source statistics of every BatchNorm layer."""
         names = (_tensor(layer, kind) for layer in self.norms for kind in ("running_mean", "running_var"))

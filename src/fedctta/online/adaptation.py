@@ -31,6 +31,7 @@ from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
 from fedctta.online.batches import Window, is_finite
 from fedctta.online.first_batch import check_first_batch
+from fedctta.online.precision import check_precision, match_precision
 from fedctta.registry import read
 
 Predict = Literal["after", "before"]
@@ -63,6 +64,7 @@ class Adaptation:
         read(predict, Predict, "predict")
         read(guard, Guard, "guard")
         adapter.check(network, 2)
+        check_precision(network, adapter)
         if check < 0:
             raise UserError(f"check={check} must not be negative (0: never check)")
         if not check and guard == "freeze":
@@ -93,16 +95,18 @@ class Adaptation:
 
     def take_up(self, client: Client) -> None:
         """Go on with this client, as a healthy one."""
-        self.client = self._healthy = client
+        self.client = self._healthy = match_precision(self.network, client)
         self.watchman.resting = False
         self.window.clear()
 
     def convert(self, network: Network, function: Callable[[Tensor], Tensor]) -> None:
         """Go on with a network that was moved or cast, and with all that is held changed alike; forget the window."""
+        check_precision(network, self.adapter)
         healthy = None if self._healthy is self.client else self._healthy
         held = (self.client, healthy, self.learnt, self.source_images, self.seen)
         self.client, healthy, self.learnt, self.source_images, self.seen = tree_map_only(Tensor, function, held)
-        self._healthy = healthy or self.client
+        self.client = match_precision(network, self.client)
+        self._healthy = match_precision(network, healthy) if healthy else self.client
         signals = self.watchman.signals
         self.watchman.signals = tree_map_only(Tensor, lambda t: t.to(network.device), signals)
         self.network = network
@@ -267,7 +271,7 @@ class Adaptation:
             return False
         self.learnt = {name: t.to(self.network.device) for name, t in learnt.items()} or self.learnt
         self.take_up(client)
-        self._healthy = healthy or client
+        self._healthy = healthy or self.client
         if "count.batches" in tensors:
             self.batches, self.skipped, frozen, resting = tensors["count.batches"].tolist()
             self.frozen, self.watchman.resting = bool(frozen), bool(resting) and self.watchman.guard != "off"
