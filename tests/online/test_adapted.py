@@ -119,6 +119,9 @@ def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module):
         (("eata",), {}, "give source_images= or fisher=0"),
         (("eata",), {"source_images": torch.zeros(8, 3, 8, 8)}, "got 8"),
         (("tent",), {"window": -1}, "window=-1"),
+        (("tent",), {"window": 1}, "window=1 is too small for adapter 'tent': use window=2 or more"),
+        (("fedicon",), {"window": 1}, "window=1 is too small for adapter 'fedicon': use window=2 or more"),
+        (("cola",), {"least": 4, "window": 2}, "window=2 is too small for adapter 'cola': use window=4 or more"),
     ],
 )
 def test_what_cannot_be_is_one_line(tiny_module, arguments, words, line):
@@ -310,6 +313,17 @@ def test_small_batches_are_seen_among_the_last_images(tiny_module):
     assert torch.equal(logits[3], whole(images[:4])[-1:])
     assert torch.equal(logits[7], whole(images[4:])[-1:])
     assert model.health.batches == 2
+
+
+def test_a_method_that_needs_many_images_at_once_waits_for_as_many(tiny_module):
+    model = fedctta.adapt(tiny_module, "cola", least=4, window=5, guard="off")
+    images = batches(2).flatten(0, 1)
+    for image in images[:4]:
+        assert model(image[None]).shape == (1, 3)
+    assert model.health.batches == 0
+    model(images[4:5])
+    assert model.health.batches == 1
+    assert fedctta.adapt(tiny_module, "bn", momentum=0.5, window=1)(images[:1]).shape == (1, 3)
 
 
 def test_a_ragged_last_batch_is_predicted(tiny_module):

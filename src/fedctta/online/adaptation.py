@@ -30,7 +30,7 @@ from fedctta.health.signals import Alarm, Health, Signals, Views, distances, fir
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
 from fedctta.online.batches import Window, is_finite
-from fedctta.online.first_batch import check_first_batch
+from fedctta.online.first_batch import MANY, check_first_batch
 from fedctta.online.precision import check_precision, match_precision
 from fedctta.registry import read
 
@@ -63,7 +63,7 @@ class Adaptation:
     ) -> None:
         read(predict, Predict, "predict")
         read(guard, Guard, "guard")
-        adapter.check(network, 2)
+        adapter.check(network, MANY)
         check_precision(network, adapter)
         if check < 0:
             raise UserError(f"check={check} must not be negative (0: never check)")
@@ -78,6 +78,9 @@ class Adaptation:
         self.exchange: Exchange | None = None
         self._one_pass: bool | None = None if one_pass and predict == "after" else False
         self._refusals: dict[int, str] = {}
+        if window > 0 and self._refusal(1) and self._refusal(window):
+            least = next(size for size in range(window + 1, MANY + 1) if not self._refusal(size))
+            raise UserError(f"window={window} is too small for adapter {adapter.name!r}: use window={least} or more")
         self.frozen = self._tried = False
         self.reset()
 
@@ -144,7 +147,7 @@ class Adaptation:
             plain = adapters.create(PLAIN)
             check_first_batch(self.network, plain, x)
             warnings.warn(f"{error}; as no method was named, the model predicts without adapting", stacklevel=2)
-            self.adapter = plain
+            self.adapter, self._refusals = plain, {}
             self.reset()
 
     def _step(self, x: Inputs, adapting: bool) -> Tensor:
