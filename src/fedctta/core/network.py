@@ -318,6 +318,11 @@ class Network:
         """The source parameters (weights and biases)."""
         return dict(self._module.named_parameters())
 
+    @property
+    def extractor(self) -> list[str]:
+        """The names of all parameters but the classifier's."""
+        return [name for name in self.parameters if name.rpartition(".")[0] != self.classifier]
+
 
 def _tensor(layer: str, kind: str) -> str:
     """Return the name of a layer's tensor; the model itself is a layer without a name."""
