@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedctta.adapters.cola import BASES, CoLA
+from fedctta.adapters.cola import CoLA
 from fedctta.adapters.common.early_features import distance, early_statistics
+from fedctta.adapters.common.inner import METHODS
 from fedctta.core.clients import Client, by_loop, by_vmap, stack
 from fedctta.core.network import Network
 from fedctta.core.norms import Statistics, blend, refreshed
@@ -247,7 +248,7 @@ def test_without_vectors_it_is_the_base_method_with_momentum(tiny_module, base):
     with torch.no_grad():
         tiny_module[5].weight *= 8  # sure enough for those who filter
     network, adapter, x = Network(tiny_module), CoLA(base=base, lr=0.1), batches(1)[0]
-    method = BASES[base]
+    method = METHODS[base]
     slope = method.slope(network, method.init(network), x, refreshed())
     assert slope.some
     client = play(adapter, network, [x])

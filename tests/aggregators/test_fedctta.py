@@ -51,6 +51,16 @@ def test_cosine_by_hand():
     torch.testing.assert_close(collaboration(MU[1:], "cosine", 1.0)[1], torch.tensor(expected))
 
 
+@pytest.mark.parametrize("metric", ["kl", "ce"])
+def test_a_client_that_has_collapsed_into_one_class_has_weights_too(metric):
+    """p = (0, 1) and q = (1/2, 1/2): KL(p, q) = ln 2, and KL(q, p) is as large as the least logarithm."""
+    aggregator = FedCTTA(probe="batch", compare="probabilities", metric=metric, ema=0.0)
+    indicator = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
+    sent = Uploads({}, {"indicator": indicator}, torch.ones(2, dtype=torch.bool))
+    weights, _ = aggregator.collaborate(linear_server(), sent, {})
+    torch.testing.assert_close(weights, torch.tensor([[2 / 3, 1 / 3], [0.0, 1.0]]))
+
+
 def linear_server(samples_shape=(3, 4, 4), clients=2, seed=0):
     """A model whose mean logits are the mean of the input times a weight: an answer one can compute."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(48, 2, bias=False))

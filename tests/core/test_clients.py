@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,16 @@ def test_loop_and_vmap_lift_alike():
         lifted = lift(step)(clients, x)
         torch.testing.assert_close(looped.own["w"], lifted.own["w"])
         assert looped.private["n"].tolist() == lifted.private["n"].tolist()
+
+
+@pytest.mark.parametrize(
+    "lift", [by_vmap, by_loop, InChunks(2), InChunks(2, in_place=True), InChunks(2, each=by_loop)], ids=str
+)
+def test_no_clients_lift_to_no_clients(lift):
+    nobody = Client({"w": torch.zeros(0, 2)})
+    clients, x = lift(lambda client, x: (client, x.outer(x)))(nobody, torch.zeros(0, 3))
+    assert clients.own["w"].shape == (0, 2)
+    assert x.shape == (0, 3, 3)
 
 
 def test_clients_lifted_a_few_at_a_time_keep_the_order_of_memory():

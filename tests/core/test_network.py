@@ -46,6 +46,11 @@ def test_features_are_the_input_of_the_last_linear_layer(tiny_module):
     torch.testing.assert_close(output.features @ tiny_module[5].weight.T + tiny_module[5].bias, output.logits)
 
 
+def test_the_extractor_is_all_but_the_classifier(tiny_module):
+    network = Network(tiny_module)
+    assert [*network.extractor, "5.weight", "5.bias"] == list(network.parameters)
+
+
 def test_one_dimensional_norms_and_norms_without_affine_work():
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 3)).eval()
     x = torch.rand(4, 3, 2, 2)

@@ -17,6 +17,7 @@ from fedctta.core.tensors import (
     mirror,
     named,
     only,
+    read_bytes,
     take_apart,
     towards,
     under,
@@ -86,6 +87,14 @@ def test_images_are_mirrored_and_other_data_are_not():
     x = torch.arange(6.0).view(1, 1, 2, 3)
     assert mirror(x).tolist() == [[[[2, 1, 0], [5, 4, 3]]]]
     assert torch.equal(mirror(x[0]), x[0])
+
+
+def test_bytes_are_those_of_numpy_however_a_tensor_lies_and_exist_for_types_that_numpy_lacks():
+    pixels = torch.rand(2, 3, 4, 5)
+    layouts = (pixels, pixels.to(memory_format=torch.channels_last), pixels[0, 0].T, pixels[0, 0, :, 1], pixels.sum())
+    for tensor in (*layouts, torch.arange(3), torch.zeros(0)):
+        assert bytes(read_bytes(tensor)) == tensor.contiguous().numpy().tobytes()
+    assert bytes(read_bytes(torch.tensor([1.0, -2.0], dtype=torch.bfloat16))) == b"\x80\x3f\x00\xc0"
 
 
 def test_constants_are_made_once_per_type_and_device():

@@ -71,6 +71,7 @@ def test_infinities_that_a_method_keeps_on_purpose_are_fine():
     assert _finite(
         Client({"a": torch.ones(2)}, {"entropy": infinite, "count": torch.ones(1, dtype=torch.int64)}), logits
     )
+    assert _finite(Client({"a": torch.full((100,), 1000.0, dtype=torch.float16)}), logits)
     assert not _finite(Client({"a": infinite}), logits)
     assert not _finite(Client({"a": torch.ones(2)}, {"b": nan}), logits)
     assert not _finite(Client({}), logits + torch.nan)

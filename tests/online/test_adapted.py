@@ -119,6 +119,9 @@ def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module):
         (("eata",), {}, "give source_images= or fisher=0"),
         (("eata",), {"source_images": torch.zeros(8, 3, 8, 8)}, "got 8"),
         (("tent",), {"window": -1}, "window=-1"),
+        (("tent",), {"window": 1}, "window=1 is too small for adapter 'tent': use window=2 or more"),
+        (("fedicon",), {"window": 1}, "window=1 is too small for adapter 'fedicon': use window=2 or more"),
+        (("cola",), {"least": 4, "window": 2}, "window=2 is too small for adapter 'cola': use window=4 or more"),
     ],
 )
 def test_what_cannot_be_is_one_line(tiny_module, arguments, words, line):
@@ -180,15 +183,76 @@ def test_a_state_dict_brings_back_what_is_adapted_and_nothing_else(tiny_module):
         other.load_state_dict({})
 
 
-def test_casting_moves_the_model_and_not_the_module(tiny_module):
-    model = fedctta.adapt(tiny_module, "cotta", confidence=0)
+@pytest.mark.parametrize("name", adapters.classes())
+def test_casting_moves_the_model_and_not_the_module(name, tiny_module):
+    model = fedctta.adapt(tiny_module, name, source_images=images_for(name), **SMALL.get(name, {}))
     model(batches()[0])
-    key = model.client.private["key"].clone()
+    kinds = {key: tensor.dtype for key, tensor in model.client.private.items()}
     model.to(torch.float64)
     assert model(batches()[1]).dtype == torch.float64
-    assert model.client.private["key"].dtype == key.dtype
+    for key, tensor in model.client.private.items():
+        assert tensor.dtype == (torch.float64 if kinds[key].is_floating_point else kinds[key]), key
     assert next(model.parameters()).dtype == torch.float64
     assert next(tiny_module.parameters()).dtype == torch.float32
+    assert model.health.skipped == 0
+
+
+@pytest.mark.parametrize("name", adapters.classes())
+def test_a_model_in_float64_gives_the_numbers_of_one_in_float32_but_for_rounding(name, tiny_module):
+    single, double = (
+        fedctta.adapt(module, name, source_images=images_for(name), **SMALL.get(name, {}))
+        for module in (tiny_module, copy.deepcopy(tiny_module).double())
+    )
+    for x in batches():
+        torch.testing.assert_close(double(x).float(), single(x), rtol=1e-2, atol=1e-2)
+    assert double.health.skipped == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", adapters.classes())
+def test_a_model_in_16_bits_is_adapted_or_refused_in_one_line(name, dtype, tiny_module, tmp_path):
+    short, words = copy.deepcopy(tiny_module).to(dtype), {"source_images": images_for(name), **SMALL.get(name, {})}
+    single = fedctta.adapt(tiny_module, name, **words)
+    if not single.adapter.short:
+        own = single.client.own
+        for attempt in (lambda: single.to(dtype), lambda: fedctta.adapt(short, name, **words)):
+            with pytest.raises(UserError, match=r"in b?float16: call \.float\(\) on it, or use adapter bn, lame, none"):
+                attempt()
+        assert single.client.own is own
+        return
+    model, cast = fedctta.adapt(short, name), fedctta.adapt(tiny_module, name).to(dtype)
+    for x in batches():
+        expected = single(x)
+        torch.testing.assert_close(model(x), expected, rtol=0.05, atol=0.05)
+        torch.testing.assert_close(cast(x), expected, rtol=0.05, atol=0.05)
+    assert model.health.skipped == cast.health.skipped == 0
+    model.save(tmp_path / "state.safetensors")
+    again = fedctta.adapt(short, name)
+    again.load(tmp_path / "state.safetensors")
+    assert torch.equal(again(batches()[0]), model(batches()[0]))
+
+
+def test_casting_changes_neither_who_answers_nor_the_healthy_state(tiny_module):
+    """Only the window is forgotten: its images are of the other device or precision."""
+    model = fedctta.adapt(tiny_module, "norm-ema", guard="freeze")
+    now, (x, y, _) = model.adaptation, batches()
+    model(x)
+    healthy = model.client
+    now.window.add(x)
+    model(y)
+    now._healthy, now.watchman.resting = healthy, True  # as an alarm leaves it
+    signals = now.watchman.signals
+    model.to(torch.float64).to("cpu")
+    assert model.health.answers == "source"
+    assert now._healthy.own["1.running_mean"].equal(healthy.own["1.running_mean"].double())
+    assert not now._healthy.own["1.running_mean"].equal(model.client.own["1.running_mean"])
+    assert now.seen.equal(y.double())
+    assert now.watchman.signals == signals
+    assert now.window.images is None
+    model.unfreeze()
+    now._healthy = model.client
+    model.to("cpu")
+    assert now._healthy is model.client
 
 
 @pytest.mark.gpu
@@ -249,6 +313,17 @@ def test_small_batches_are_seen_among_the_last_images(tiny_module):
     assert torch.equal(logits[3], whole(images[:4])[-1:])
     assert torch.equal(logits[7], whole(images[4:])[-1:])
     assert model.health.batches == 2
+
+
+def test_a_method_that_needs_many_images_at_once_waits_for_as_many(tiny_module):
+    model = fedctta.adapt(tiny_module, "cola", least=4, window=5, guard="off")
+    images = batches(2).flatten(0, 1)
+    for image in images[:4]:
+        assert model(image[None]).shape == (1, 3)
+    assert model.health.batches == 0
+    model(images[4:5])
+    assert model.health.batches == 1
+    assert fedctta.adapt(tiny_module, "bn", momentum=0.5, window=1)(images[:1]).shape == (1, 3)
 
 
 def test_a_ragged_last_batch_is_predicted(tiny_module):

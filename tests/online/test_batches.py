@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
-from fedctta.online.batches import Window, to_batch
+from fedctta.online.batches import Window, is_finite, to_batch
 
 CPU = torch.device("cpu")
 
@@ -16,6 +17,15 @@ def test_floats_stay_as_they_are_and_bytes_come_between_0_and_1():
     assert to_batch(images, CPU).shape == (2, 3, 4, 6)
     assert to_batch(images, CPU).eq(1).all()
     assert to_batch(torch.zeros(2, 1, 4, 6, dtype=torch.uint8), CPU).shape == (2, 1, 4, 6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_finite_is_what_every_value_is_and_not_what_their_sum_is_in_16_bits(dtype):
+    x = torch.full((8, 3, 64, 64), 0.9, dtype=dtype)
+    assert is_finite(x)
+    for poison in (torch.nan, torch.inf, -torch.inf):
+        x[1, 2, 3, 4] = poison
+        assert not is_finite(x)
 
 
 def test_a_window_keeps_copies_of_the_last_images():

@@ -41,6 +41,14 @@ def test_a_model_without_is_predicted_as_it_is():
     torch.testing.assert_close(model(x), module(x))
 
 
+def test_a_model_that_the_default_finds_too_coarse_is_predicted_as_it_is():
+    module = make(nn.BatchNorm2d(4)).bfloat16().eval()
+    with pytest.warns(UserWarning, match=r"in bfloat16: call \.float\(\) .* without adapting"):
+        model = fedctta.adapt(module)
+    x = torch.rand(4, 3, 8, 8).bfloat16()
+    torch.testing.assert_close(model(x), module(x).float(), rtol=0.05, atol=0.05)
+
+
 def test_inputs_that_the_default_cannot_take_are_predicted_without_adapting():
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
     x = torch.randn(4, 5)

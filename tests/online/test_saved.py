@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedctta.adapters.bn import BatchStatistics
+from fedctta.core.network import Network
 from fedctta.errors import UserError
 from fedctta.online import saved
 from fedctta.online.saved import identity, read_state, write_state
@@ -16,6 +17,11 @@ def test_identity_tells_weights_methods_and_parameters_apart(tiny_network):
     name = next(iter(tiny_network.state))
     tiny_network.state[name] = tiny_network.state[name] + 1
     assert base != identity(tiny_network, BatchStatistics())
+
+
+def test_models_of_every_precision_have_an_identity(tiny_module):
+    found = {identity(Network(tiny_module.to(t)), BatchStatistics()) for t in (torch.float64, torch.bfloat16)}
+    assert len(found) == 2
 
 
 def test_what_is_written_is_read_for_the_same_model_and_method(tiny_network, tmp_path):

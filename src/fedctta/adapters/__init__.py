@@ -35,6 +35,7 @@ class Adapter:
     adapts: ClassVar[bool] = True  # False: predicts with the source model, so that there is nothing to share
     needs: ClassVar[tuple[Need, ...]] = ()  # of a model, with default parameters
     single_images: ClassVar[bool] = True  # False: where BatchNorm is, one image is too few, with default parameters
+    short: ClassVar[bool] = False  # True: works on a model in float16 or bfloat16 too
     calibrated: ClassVar[bool] = True  # False: what it predicts are not the logits of a trained classifier
     waits: ClassVar[bool] = True  # False: predicts in its adapting pass; a download counts from the next batch on
     reviews: ClassVar[bool] = False  # True: looks at some batches once more (see `is_due`, `review`)

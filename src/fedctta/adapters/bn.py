@@ -29,6 +29,7 @@ class BatchStatistics(Adapter):
     """Refresh BatchNorm statistics from the batch (no gradient); momentum 1 uses the batch alone."""
 
     name: ClassVar[str] = "bn"
+    short: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)
     single_images: ClassVar[bool] = False
     momentum: float = 1.0

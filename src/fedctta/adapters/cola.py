@@ -44,11 +44,10 @@ from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.early_features import count_channels, distance, early_statistics
+from fedctta.adapters.common.inner import METHODS
 from fedctta.adapters.common.mixtures import combine, find_slopes, step_sign, weigh, weigh_by_distance, weigh_new
 from fedctta.adapters.common.needs import Need
-from fedctta.adapters.eata import EATA, ETA
-from fedctta.adapters.sar import SAR
-from fedctta.adapters.tent import AffineAdapter, Tent, require_batch, trained
+from fedctta.adapters.tent import require_batch, trained
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, Statistics, blend, refreshed, stored
@@ -57,7 +56,6 @@ from fedctta.core.randomness import fork, name_of, normal, numbered, uniform
 from fedctta.core.tensors import choose, lay_out, named, only, take_apart, under
 from fedctta.errors import UserError
 
-BASES: dict[str, AffineAdapter] = {base.name: base for base in (Tent(), ETA(), EATA(), SAR())}
 SCALE_DECAY = 0.01  # AdamW's default
 MOMENTUM = 0.9
 ROLE, DRAW = 1, 2  # purposes of chance
@@ -107,7 +105,7 @@ class CoLA(Adapter):
 
     def init(self, network: Network) -> Client:
         """Own scales and shifts; vectors, their features and alpha are private."""
-        own = BASES[self.base].init(network).own
+        own = METHODS[self.base].init(network).own
         source, device = lay_out(own), network.device
         rows, features = self.vectors, count_channels(network)
         zero, count = torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device)
@@ -132,18 +130,18 @@ class CoLA(Adapter):
                 "stay.batches": count,
                 "batches": count,
                 "key": count,
-                **named("base", BASES[self.base].notes(network)),
+                **named("base", METHODS[self.base].notes(network)),
             },
         )
 
     @property
     def source_images(self) -> int:
         """As many as the base method asks for."""
-        return BASES[self.base].source_images
+        return METHODS[self.base].source_images
 
     def study(self, network: Network, images: Tensor, batch: int) -> Tensors:
         """Return what the base method learns."""
-        return named("base", BASES[self.base].study(network, images, batch))
+        return named("base", METHODS[self.base].study(network, images, batch))
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Look for a shift, and store what is learnt there; then learn, or follow."""
@@ -205,7 +203,7 @@ class CoLA(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """As the base method; batch statistics need more than one image."""
-        for need in BASES[self.base].needs:
+        for need in METHODS[self.base].needs:
             self.require(network, need)
         if self.statistics == "batch":
             require_batch(self.name, network, batch)
@@ -269,7 +267,7 @@ class CoLA(Adapter):
 
     def _learn(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take one step of epsilon, alpha and the scale."""
-        base, private = BASES[self.base], client.private
+        base, private = METHODS[self.base], client.private
         slope = base.slope(network, Client(client.own, under("base", private)), x, self._rule())
         gradient, vectors = lay_out(slope.gradient), (private["shared.vectors"], private["kept.vectors"])
         alpha, scale, there = private["alpha"], private["scale"], self._there(private)

@@ -57,7 +57,7 @@ class FedICON(Adapter):
 
     def init(self, network: Network) -> Client:
         """Own everything but the classifier; the key is private."""
-        own = {**only(extractor(network), network.state), **network.statistics}
+        own = {**only(network.extractor, network.state), **network.statistics}
         return Client(own, {"key": torch.zeros((), dtype=torch.int64, device=network.device)})
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
@@ -78,7 +78,7 @@ class FedICON(Adapter):
             )
 
     def _stepped(self, network: Network, own: Tensors, seen: Tensor) -> Tensors:
-        weights = only(extractor(network), own)
+        weights = only(network.extractor, own)
 
         def loss(weights: Tensors) -> tuple[Tensor, Tensors]:
             output = network({**own, **weights}, seen, training(self.momentum))
@@ -86,11 +86,6 @@ class FedICON(Adapter):
 
         gradient, statistics = torch.func.grad(loss, has_aux=True)(weights)
         return {**descend(weights, gradient, self.lr), **statistics}
-
-
-def extractor(network: Network) -> list[str]:
-    """Return the names of all parameters but the classifier's."""
-    return [name for name in network.parameters if name.rpartition(".")[0] != network.classifier]
 
 
 def two_views(x: Tensor, key: Tensor) -> Tensor:

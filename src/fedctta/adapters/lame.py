@@ -29,6 +29,7 @@ class LAME(Adapter):
     """Smooth the source model's predictions over neighbours within the batch."""
 
     name: ClassVar[str] = "lame"
+    short: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     calibrated: ClassVar[bool] = False
     neighbours: int = 5

@@ -68,7 +68,7 @@ class MEMO(Adapter):
         rule, parameters = mixed_statistics(self.alpha), network.parameters
 
         def of_one(image: Tensor, key: Tensor) -> Tensor:
-            seen = draw_views(image, key, self.views)
+            seen = draw_views(image, key, self.views).to(image.dtype)
 
             def loss(weights: Tensors) -> Tensor:
                 return marginal_entropy(network(weights, seen, rule).logits)
@@ -112,7 +112,7 @@ def draw_views(image: Tensor, key: Tensor, count: int) -> Tensor:
         torch.stack((torch.where(mirrored, -one, one), zero, torch.where(mirrored, width + across, across)), -1),
         torch.stack((zero, one, down), -1),
     )
-    moved = warp((255 * image).round().expand(count, -1, -1, -1), torch.stack(rows, -2))
+    moved = warp((255 * image).round().float().expand(count, -1, -1, -1), torch.stack(rows, -2))
     return mixture(moved, draw_by_key(mixing, count, height, width, SEVERITY))
 
 

@@ -17,6 +17,7 @@ class NoAdaptation(Adapter):
     """Predict with the source model; nothing is adapted and nothing is uploaded."""
 
     name: ClassVar[str] = "none"
+    short: ClassVar[bool] = True
     title: ClassVar[str] = "No-Adapt"
     colour: ClassVar[str] = "#8a8f98"
     adapts: ClassVar[bool] = False

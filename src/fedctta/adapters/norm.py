@@ -41,6 +41,7 @@ class NormAlpha(StatisticsAdapter):
     """Mix the batch's BatchNorm statistics with the source's, anew for every batch."""
 
     name: ClassVar[str] = "norm-alpha"
+    short: ClassVar[bool] = True
     alpha: float = 0.1
     prior: int = 0  # above 0: alpha = B / (B + prior), the source worth as many images as `prior`
 
@@ -77,6 +78,7 @@ class NormEMA(StatisticsAdapter):
     """Carry a running average of the batches' BatchNorm statistics along."""
 
     name: ClassVar[str] = "norm-ema"
+    short: ClassVar[bool] = True
     momentum: float = 0.1
 
     def __post_init__(self) -> None:

@@ -44,12 +44,12 @@ class SHOT(Adapter):
 
     def init(self, network: Network) -> Client:
         """Own everything but the classifier."""
-        parameters = only(self._trained(network), network.state)
+        parameters = only(network.extractor, network.state)
         return Client({**parameters, **network.statistics}, adam_memory(parameters))
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take one step and update the running statistics."""
-        parameters = only(self._trained(network), client.own)
+        parameters = only(network.extractor, client.own)
 
         def loss(weights: Tensors) -> tuple[Tensor, Tensors]:
             output = network({**client.own, **weights}, x, training(self.momentum))
@@ -63,9 +63,6 @@ class SHOT(Adapter):
         """There must be a classifier to keep, and BatchNorm needs more than one image."""
         super().check(network, batch)
         require_batch(self.name, network, batch)
-
-    def _trained(self, network: Network) -> list[str]:
-        return [name for name in network.parameters if name.rpartition(".")[0] != network.classifier]
 
 
 def information_loss(logits: Tensor, eps: float = 1e-5) -> Tensor:

@@ -34,6 +34,7 @@ W and the mixing cost N^2, all else N. With thousands of clients `neighbours=k` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -157,7 +158,7 @@ class FedCTTA(Aggregator):
             memory |= {"indicator": mu, "known": ~new | uploads.active}
         if "round" in memory:
             memory["round"] = memory["round"] + 1
-        scores = mu.log() if self.compare == "probabilities" and self.metric in ("kl", "ce") else mu
+        scores = take_log(mu) if self.compare == "probabilities" and self.metric in ("kl", "ce") else mu
         form = (self.metric, self.temperature, self.squash)
         weights: Mixing
         if 0 < self.neighbours < len(scores):
@@ -209,6 +210,16 @@ def noise(server: Server, samples: int) -> Tensor:
     z = torch.rand(samples, *server.shape, generator=generator)
     form = torch.channels_last if z.ndim == 4 else torch.contiguous_format
     return z.to(server.network.device, memory_format=form)
+
+
+def take_log(p: Tensor) -> Tensor:
+    """Return log p, where 0 counts as the smallest number above it: 0 log 0 would be NaN.
+
+    >>> take_log(torch.tensor([0.0, 1.0]))
+    tensor([-103.2789,    0.0000])
+    """
+    smallest = torch.finfo(p.dtype)
+    return p.log().clamp_min(math.log(smallest.tiny) + math.log(smallest.eps))
 
 
 def collaboration(mu: Tensor, metric: str, temperature: float, squash: bool = False) -> Tensor:

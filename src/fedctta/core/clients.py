@@ -90,7 +90,7 @@ class InChunks:
     def _call(self, few_at_once: Callable[..., Any], *arguments: Any) -> Any:
         leaves, spec = tree_flatten(arguments)
         count, results = len(leaves[0]), None
-        if count <= self.clients and not self.in_place:
+        if not count or (count <= self.clients and not self.in_place):
             return few_at_once(*arguments)
         for few in (slice(first, first + self.clients) for first in range(0, count, self.clients)):
             new = few_at_once(*tree_unflatten([leaf[few] for leaf in leaves], spec))
@@ -129,6 +129,8 @@ def by_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def lifted(*arguments: Any) -> Any:
         leaves, spec = tree_flatten(arguments)
+        if not len(leaves[0]):  # only vmap knows what a function would give that is never called
+            return by_vmap(function)(*arguments)
         results = [function(*tree_unflatten([leaf[i] for leaf in leaves], spec)) for i in range(len(leaves[0]))]
         return tree_map(lambda *parts: torch.stack(parts), *results)
 

@@ -303,6 +303,11 @@ class Network:
         return next(iter(self.state.values())).device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The type of the first tensor of real numbers, which is what the model computes in; float32 without one."""
+        return next((t.dtype for t in self.state.values() if t.is_floating_point()), torch.float32)
+
+    @property
     def statistics(self) -> Tensors:
         """The source statistics of every BatchNorm layer."""
         names = (_tensor(layer, kind) for layer in self.norms for kind in ("running_mean", "running_var"))
@@ -312,6 +317,11 @@ class Network:
     def parameters(self) -> Tensors:
         """The source parameters (weights and biases)."""
         return dict(self._module.named_parameters())
+
+    @property
+    def extractor(self) -> list[str]:
+        """The names of all parameters but the classifier's."""
+        return [name for name in self.parameters if name.rpartition(".")[0] != self.classifier]
 
 
 def _tensor(layer: str, kind: str) -> str:

@@ -93,5 +93,5 @@ def batch_statistics(x: Tensor, weights: Tensor | None = None) -> Statistics:
 
 
 def blend(old: Statistics, new: Statistics, weight: float | Tensor) -> Statistics:
-    """Return (1 - weight) old + weight new."""
-    return Statistics(*(torch.lerp(a, b, weight) for a, b in zip(old, new, strict=True)))
+    """Return (1 - weight) old + weight new, in the precision of the new: a model of 16 bits is measured in float32."""
+    return Statistics(*(torch.lerp(a.to(b.dtype), b, weight) for a, b in zip(old, new, strict=True)))

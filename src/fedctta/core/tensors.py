@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedctta.core.lone import is_lone
+from fedctta.core.moments import SHORT
 from fedctta.core.network import Tensors
 
 PIECES, SHORTEST = 32, 4096
@@ -99,6 +100,16 @@ def each_element(function: Callable[..., tuple[Tensor, ...]], *parts: Tensors) -
     results |= {name: function(*(part[name] for part in parts)) for name in parts[0] if name not in results}
     by_result = zip(*(results[name] for name in parts[0]), strict=True)
     return [dict(zip(parts[0], tensors, strict=True)) for tensors in by_result]
+
+
+def read_bytes(tensor: Tensor) -> memoryview:
+    """Return the bytes of a tensor of any type, in the order of its elements: what hashes of models are made of."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def add_up(tensor: Tensor) -> Tensor:
+    """Return the sum of all elements; that of 16 bits, whose largest number is soon exceeded, in float32."""
+    return tensor.sum(dtype=torch.float32 if tensor.dtype in SHORT else None)
 
 
 def mirror(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from dataclasses import fields
 from fedctta import __version__
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.network import Network
+from fedctta.core.tensors import read_bytes
 
 Terms = dict[str, str]
 TERMS = ("weights", "adapter", "adapter_parameters", "version")
@@ -28,7 +29,7 @@ def terms_of(network: Network, adapter: Adapter) -> Terms:
     digest = hashlib.sha256()
     for name, tensor in network.state.items():
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(read_bytes(tensor))
     parameters = json.dumps(_parameters(network, adapter), sort_keys=True, default=str)
     values = (digest.hexdigest()[:32], adapter.name, parameters, __version__)
     return dict(zip(TERMS, values, strict=True))

@@ -16,21 +16,22 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
-from fedctta.core.tensors import like, mirror, named, under
+from fedctta.core.tensors import add_up, like, mirror, named, under
 from fedctta.errors import UserError
 from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
 from fedctta.online.batches import Window, is_finite
-from fedctta.online.first_batch import check_first_batch
+from fedctta.online.first_batch import MANY, check_first_batch
+from fedctta.online.precision import check_precision, match_precision
 from fedctta.registry import read
 
 Predict = Literal["after", "before"]
@@ -62,7 +63,8 @@ class Adaptation:
     ) -> None:
         read(predict, Predict, "predict")
         read(guard, Guard, "guard")
-        adapter.check(network, 2)
+        adapter.check(network, MANY)
+        check_precision(network, adapter)
         if check < 0:
             raise UserError(f"check={check} must not be negative (0: never check)")
         if not check and guard == "freeze":
@@ -76,6 +78,9 @@ class Adaptation:
         self.exchange: Exchange | None = None
         self._one_pass: bool | None = None if one_pass and predict == "after" else False
         self._refusals: dict[int, str] = {}
+        if window > 0 and self._refusal(1) and self._refusal(window):
+            least = next(size for size in range(window + 1, MANY + 1) if not self._refusal(size))
+            raise UserError(f"window={window} is too small for adapter {adapter.name!r}: use window={least} or more")
         self.frozen = self._tried = False
         self.reset()
 
@@ -93,8 +98,21 @@ class Adaptation:
 
     def take_up(self, client: Client) -> None:
         """Go on with this client, as a healthy one."""
-        self.client = self._healthy = client
+        self.client = self._healthy = match_precision(self.network, client)
         self.watchman.resting = False
+        self.window.clear()
+
+    def convert(self, network: Network, function: Callable[[Tensor], Tensor]) -> None:
+        """Go on with a network that was moved or cast, and with all that is held changed alike; forget the window."""
+        check_precision(network, self.adapter)
+        healthy = None if self._healthy is self.client else self._healthy
+        held = (self.client, healthy, self.learnt, self.source_images, self.seen)
+        self.client, healthy, self.learnt, self.source_images, self.seen = tree_map_only(Tensor, function, held)
+        self.client = match_precision(network, self.client)
+        self._healthy = match_precision(network, healthy) if healthy else self.client
+        signals = self.watchman.signals
+        self.watchman.signals = tree_map_only(Tensor, lambda t: t.to(network.device), signals)
+        self.network = network
         self.window.clear()
 
     def answer(self, x: Inputs) -> Tensor:
@@ -129,7 +147,7 @@ class Adaptation:
             plain = adapters.create(PLAIN)
             check_first_batch(self.network, plain, x)
             warnings.warn(f"{error}; as no method was named, the model predicts without adapting", stacklevel=2)
-            self.adapter = plain
+            self.adapter, self._refusals = plain, {}
             self.reset()
 
     def _step(self, x: Inputs, adapting: bool) -> Tensor:
@@ -256,7 +274,7 @@ class Adaptation:
             return False
         self.learnt = {name: t.to(self.network.device) for name, t in learnt.items()} or self.learnt
         self.take_up(client)
-        self._healthy = healthy or client
+        self._healthy = healthy or self.client
         if "count.batches" in tensors:
             self.batches, self.skipped, frozen, resting = tensors["count.batches"].tolist()
             self.frozen, self.watchman.resting = bool(frozen), bool(resting) and self.watchman.guard != "off"
@@ -295,7 +313,7 @@ def _like(wanted: Client, own: Tensors, private: Tensors) -> Client | None:
 def _finite(client: Client, logits: Tensor) -> bool:
     """Whether no value is NaN or infinite, apart from infinities that a method keeps on purpose."""
     private = [t for t in client.private.values() if t.is_floating_point()]
-    sums = torch.stack([t.sum().to(logits.dtype) for t in (logits, *client.own.values(), *private)])
+    sums = torch.stack([add_up(t).to(logits.dtype) for t in (logits, *client.own.values(), *private)])
     if bool(sums.isfinite().all()):  # nearly always, and a sum is much faster than looking at every value
         return True
     own = sums[: 1 + len(client.own)]

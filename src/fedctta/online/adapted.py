@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client
@@ -184,16 +183,11 @@ class AdaptedModel(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptedModel:
         """Move or cast everything, as `nn.Module` does for `to`, `cuda` and their like."""
-        now, moved = self.adaptation, fn(torch.zeros_like(self._first))
+        old, moved = self.adaptation.network, fn(torch.zeros_like(self._first))
         module = copy.deepcopy(self.source)
-        module.load_state_dict(now.network.module.state_dict())  # the given module may have changed since
-        now.network = Network(
-            module.to(moved.device, moved.dtype), moved.device, now.network.dense, output=now.network.output
-        )
-        held = (now.client, now.learnt, now.source_images)
-        now.client, now.learnt, now.source_images = tree_map_only(Tensor, fn, held)
-        now.watchman.signals = tree_map_only(Tensor, lambda t: t.to(moved.device), now.watchman.signals)
-        now.take_up(now.client)
+        module.load_state_dict(old.module.state_dict())  # the given module may have changed since
+        network = Network(module.to(moved.device, moved.dtype), moved.device, old.dense, output=old.output)
+        self.adaptation.convert(network, fn)
         return self
 
     def named_parameters(

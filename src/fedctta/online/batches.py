@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedctta.core.outputs import Inputs, count_rows, map_tensors, tensors_in
+from fedctta.core.tensors import add_up
 from fedctta.errors import UserError
 from fedctta.models.inputs import as_tensor, to_input
 
@@ -81,7 +82,7 @@ def _usable(x: Tensor) -> Tensor:
 
 def is_finite(x: Inputs) -> bool:
     """Whether a batch has no NaN and no infinite value."""
-    return all(bool(t.sum().isfinite()) for t in tensors_in(x) if t.is_floating_point())
+    return all(bool(add_up(t).isfinite()) for t in tensors_in(x) if t.is_floating_point())
 
 
 class Window:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from fedctta.adapters import adapters
 from fedctta.adapters.common.needs import meets
 from fedctta.core.network import Network
+from fedctta.errors import UserError
 from fedctta.keys import PLAIN, UNWAITING
+from fedctta.online.precision import check_precision
 
 
 def choose_default(network: Network) -> tuple[str, str]:
@@ -17,7 +19,12 @@ def choose_default(network: Network) -> tuple[str, str]:
     >>> choose_default(Network(nn.Flatten()))[0]
     'none'
     """
-    if meets(network, adapters.classes()[UNWAITING].needs):
+    unwaiting = adapters.classes()[UNWAITING]
+    try:
+        check_precision(network, unwaiting)
+    except UserError as error:
+        return PLAIN, f"{error}; as no method was named, the model predicts without adapting"
+    if meets(network, unwaiting.needs):
         return UNWAITING, ""
     return PLAIN, (
         f"adapter {UNWAITING!r} needs BatchNorm layers and this model has none, so that it predicts without adapting:"

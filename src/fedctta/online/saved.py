@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from fedctta.adapters import Adapter
 from fedctta.core.network import Network, Tensors
+from fedctta.core.tensors import read_bytes
 from fedctta.errors import UserError
 from fedctta.files import whole
 from fedctta.registry import parameters_of
@@ -22,7 +23,7 @@ def identity(network: Network, adapter: Adapter) -> str:
     digest = hashlib.sha256(_method(adapter).encode())
     for name, tensor in network.state.items():
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(read_bytes(tensor))
     return digest.hexdigest()[:16]
 
 

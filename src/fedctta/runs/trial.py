@@ -15,6 +15,7 @@ import numpy as np
 import fedctta
 from fedctta.core.gpu_memory import release_memory
 from fedctta.core.model_code import hash_code
+from fedctta.core.tensors import read_bytes
 from fedctta.data.domains import Domains
 from fedctta.engine.health import HealthWatch
 from fedctta.engine.retention import Retention
@@ -159,7 +160,7 @@ def _identity(experiment: Experiment, parts: Parts, cache: Cache) -> str:
     digest.update(cache.hash_images(data))
     digest.update(hash_code(network.module, experiment.model))
     for tensor in network.state.values():
-        digest.update(tensor.cpu().contiguous().numpy().data)
+        digest.update(read_bytes(tensor))
     for path in parts.methods.adapter.reads(network):
         digest.update(path.read_bytes())
     digest.update(hash_source_images(experiment))

@@ -30,7 +30,7 @@ _BLUR_RADIUS = 2
 
 def augment(x: Tensor, key: Tensor, kind: Kind = "cotta") -> Tensor:
     """Return one view of images x[B, 3, H, W] in [0, 1]: pure, alike for all of them, and vmappable over x and key."""
-    colours, order, places = uniform(fork_all(key, (1, 2, 3)), (6,)).unbind()
+    colours, order, places = uniform(fork_all(key, (1, 2, 3)), (6,)).to(x.dtype).unbind()
     x = jitter(x, 2 * colours[:5] - 1, order[:5].argsort())
     angle, across, down, zoom, mirrored, sigma = (2 * places - 1).unbind()
     turn = (angle * math.radians(15), (across * (x.shape[-1] / 8)).round(), (down * (x.shape[-2] / 8)).round())
@@ -137,4 +137,4 @@ def noise(key: Tensor, like: Tensor) -> Tensor:
     number = uniform(key, (half,), 0, 4096)
     whole = number.floor()
     radius, angle = (-2 * torch.log((whole + 0.5) / 4096)).sqrt(), 2 * math.pi * (number - whole)
-    return torch.cat([radius * angle.cos(), radius * angle.sin()])[: like.numel()].view_as(like)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[: like.numel()].view_as(like).to(like.dtype)

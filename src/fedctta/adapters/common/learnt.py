@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedctta.core.network import Network, Tensors
+from fedctta.core.tensors import read_bytes
 from fedctta.data.cache import cache_dir
 from fedctta.errors import UserError
 from fedctta.models.zoo import PACKAGED
@@ -57,5 +58,5 @@ def _file_name(method: str, network: Network) -> str:
     digest = hashlib.sha256()
     for name, tensor in network.state.items():
         digest.update(f"{name} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(read_bytes(tensor))
     return f"{method}-{digest.hexdigest()[:12]}.safetensors"

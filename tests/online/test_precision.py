@@ -1,0 +1,47 @@
+"""What a method keeps is as precise as its model, and what is too coarse for a method is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedctta.adapters import adapters
+from fedctta.core.clients import Client
+from fedctta.core.network import Network
+from fedctta.errors import UserError
+from fedctta.online.precision import check_precision, match_precision
+
+
+def network(dtype):
+    return Network(nn.Linear(2, 2).to(dtype))
+
+
+def test_a_refusal_names_what_works_on_this_very_model():
+    with pytest.raises(UserError) as caught:
+        check_precision(network(torch.float16), adapters.create("tent"))
+    assert str(caught.value) == (
+        "adapter 'tent' needs a model in float32 or float64 and this one is in float16: call .float() on it, or use"
+        " adapter lame or none"
+    )
+    for dtype in (torch.float32, torch.float64):
+        check_precision(network(dtype), adapters.create("tent"))
+    check_precision(network(torch.bfloat16), adapters.create("none"))
+
+
+@pytest.mark.parametrize(
+    ("of_model", "made", "kept"),
+    [
+        (torch.float32, torch.float32, torch.float32),
+        (torch.float64, torch.float32, torch.float64),
+        (torch.bfloat16, torch.bfloat16, torch.float32),
+        (torch.float32, torch.float64, torch.float64),
+        (torch.float64, torch.int64, torch.int64),
+        (torch.float16, torch.bool, torch.bool),
+    ],
+)
+def test_nothing_that_is_kept_is_coarser_than_float32_or_the_model(of_model, made, kept):
+    tensor = torch.ones(2).to(made)
+    own, private = match_precision(network(of_model), Client({"a": tensor}, {"b": tensor}))
+    assert own["a"].dtype == private["b"].dtype == kept
+    assert (own["a"] is tensor) == (made == kept)
