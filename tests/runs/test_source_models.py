@@ -120,6 +120,9 @@ def test_the_source_of_a_named_model_is_its_file():
     assert source.path == PACKAGED / "resnet8-w16-shapes-fedavg.safetensors"
     assert source.card["model"] == "resnet8-w16"
     assert find_source("shapes-c", "resnet8-w16", "auto", nn.Linear(1, 1)).path is None
+    for weights in ("random", "no/such/file.pt"):
+        with pytest.raises(UserError, match=f"^weights={weights} has no effect on a model given as an object: load"):
+            find_source("shapes-c", "resnet8-w16", weights, nn.Linear(1, 1))
 
 
 @pytest.fixture

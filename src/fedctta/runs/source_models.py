@@ -40,6 +40,10 @@ def choose_model(experiment: Experiment, data: AnyDomains) -> str:
 def find_source(dataset: str, model: str, weights: str, given: nn.Module | None = None) -> Source:
     """Return the file the model's weights come from, if they come from one, and its card."""
     if given is not None:
+        if weights != "auto":
+            raise UserError(
+                f"weights={weights} has no effect on a model given as an object: load them into it, and drop the key"
+            )
         return Source.of(None)
     if weights == RANDOM or (":" in model and weights == "auto"):
         return Source.of(None)
