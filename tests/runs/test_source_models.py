@@ -53,6 +53,10 @@ def tensors():
 
 def fail():
     raise ValueError("two\\nlines")
+def lazy():
+    return nn.LazyLinear(2)
+def empty():
+    return nn.Linear(2, 2, device="meta")
 """
 
 
@@ -77,6 +81,8 @@ def test_a_model_is_made_or_taken_as_it_is(place):
         ("fail", "model=own_models:fail cannot be called: ValueError: two lines; name a function without arguments"),
         ("number", "model=own_models:number cannot be called: TypeError"),
         ("tensors", "model=own_models:tensors gives tensors, not a model"),
+        ("lazy", "the model knows no shape of its tensors yet: run the model on one batch first"),
+        ("empty", "the model is on the meta device, without values: build the model on a CPU"),
     ],
 )
 def test_what_is_no_model_is_told_in_one_line(place, name, said):

@@ -16,7 +16,6 @@ returned as [B H W, K], image by image and row by row, and so are features. Loss
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedctta.core.convolution import Form, convolve
+from fedctta.core.copying import copy_model
 from fedctta.core.fused_norms import normalise_blended
 from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.moments import SHORT
@@ -103,7 +103,7 @@ class Network:
         self.dense, self.bf16, self.output = dense, bf16, output
         self._pass, self._packed = _Pass(), PackedKernels()
         self._tops: dict[tuple[torch.Size, ...], dict[str, float]] = {}  # of rectifiers, by the shapes of inputs
-        self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
+        self._module = copy_model(module).to(device)
         _put_channels_last(self._module)
         layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
         for name, layer in layers.items():
@@ -115,6 +115,9 @@ class Network:
             if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
         }
         self._given = dict(self.state)
+        for name in self.norms:
+            if _tensor(name, "running_mean") not in self.state:
+                raise UserError(f"layer {name!r} has the statistics of another one: give every BatchNorm layer its own")
         self._shared = _shared_tensors(self._module)
         self._alike = _group_norms(layers, self.state)
         names = (

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedctta.core.copying import refuse_uncopyable
 from fedctta.core.network import Network
 from fedctta.data.domains import numbered
 from fedctta.data.masked import AnyDomains, with_more_classes
@@ -119,6 +120,7 @@ def import_model(place: str, weights: Path | None = None) -> nn.Module:
         raise UserError(f"model={place} gives tensors, not a model: let it build one, and give them by weights=FILE")
     if not isinstance(model, nn.Module):
         raise UserError(f"model={place} gives a {type(model).__name__}: it must give a torch.nn.Module")
+    refuse_uncopyable(model)
     if weights is not None:
         load_weights(model, weights)
     return model
