@@ -23,6 +23,7 @@ from fedctta.models.zoo import cached_path, find_weights, load_model, load_weigh
 from fedctta.registry import import_object
 from fedctta.runs.settings import Experiment
 
+CLASSES = "choose a model that fits, or name all of its classes (data in folders: a line each in classes.txt)"
 RANDOM = "random"  # the weights of a model that is not trained
 
 
@@ -147,8 +148,7 @@ def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
     refuse_regression(logits)
     if logits.ndim != 2 or logits.shape[1] != classes:
         raise UserError(
-            f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"
-            " model that fits"
+            f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: {CLASSES}"
         )
     return data
 
