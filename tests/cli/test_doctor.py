@@ -29,7 +29,7 @@ def test_a_model_that_runs_refuse_is_refused(tmp_path):
     command = [sys.executable, "-m", "fedctta", "doctor", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    said = "2 classes, and the data have 24: choose a model that fits"
+    said = "2 outputs, and the classes of the data are 24: choose a model that fits"
     assert done.stderr.startswith(f"fedctta: the model does not fit: {said}")
 
 

@@ -167,7 +167,8 @@ def test_what_run_would_refuse_is_wrong(tiny_network):
     for classes, level in ((("a", "b", "c", "d"), "wrong"), (("a", "b"), "wrong"), (numbered(2), "fine")):
         finding = of(examine(tiny_network, x, classes=classes), "output")
         assert finding.level == level
-        assert level == "fine" or finding.text.startswith(f"{gives} classes, and the data have {len(classes)}: choose")
+        said = f"{gives} outputs, and the classes of the data are {len(classes)}: choose"
+        assert level == "fine" or finding.text.startswith(said)
     assert of(examine(tiny_network, x, classes=numbered(gives)), "output").level == "fine"
 
 

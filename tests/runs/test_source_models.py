@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -172,6 +173,12 @@ def test_data_whose_classes_are_numbers_get_the_models(domains, masked):
 def test_outputs_of_another_form_are_refused(domains, shape, said):
     with pytest.raises(UserError, match=said):
         fit_classes(domains, torch.zeros(2, 3, 8, 8), torch.zeros(shape))
+
+
+def test_data_with_only_some_of_the_models_classes_are_told_where_to_name_all(domains):
+    one = replace(domains, classes=("cat",), labels=None)
+    with pytest.raises(UserError, match=r"the data have 1 class: choose a model that fits, or name all .*classes\.txt"):
+        fit_classes(one, torch.zeros(2, 3, 8, 8), torch.zeros(2, 5))
 
 
 def test_a_model_must_predict_every_pixel(masked):

@@ -215,7 +215,7 @@ def _output(logits: Tensor, count: int, labels: Tensor | None, classes: tuple[st
         return
     counted, gives = classes == numbered(len(classes)), logits.shape[1]
     if classes and (gives < len(classes) or (gives > len(classes) and not counted)):
-        yield Finding("output", "wrong", f"{gives} classes, and the data have {len(classes)}: {CLASSES}")
+        yield Finding("output", "wrong", f"{gives} outputs, and the classes of the data are {len(classes)}: {CLASSES}")
         return
     if not logits.isfinite().all():
         yield Finding("output", "wrong", "logits are NaN or infinite: check the model and its weights")

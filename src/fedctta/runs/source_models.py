@@ -148,7 +148,8 @@ def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
     refuse_regression(logits)
     if logits.ndim != 2 or logits.shape[1] != classes:
         raise UserError(
-            f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: {CLASSES}"
+            f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes}"
+            f" class{'es' * (classes != 1)}: {CLASSES}"
         )
     return data
 
