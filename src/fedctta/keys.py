@@ -52,7 +52,7 @@ class Keys:
     )
     layout: str = field(default="auto", metadata=_about("Layout of that folder (dataset=masked)."))
     size: int | None = field(
-        default=None, metadata=_about("Side to resize images to (folders, masked, public sets).", least=1)
+        default=None, metadata=_about("Side to resize images to (folders, masked, public sets).", least=1, most=4096)
     )
     model: str = field(default="auto", metadata=_about("Network; auto is the data set's usual one."))
     weights: str = field(

@@ -187,6 +187,60 @@ def test_scales_that_two_norms_share_are_named_once():
     torch.testing.assert_close(network({"0.weight": one.weight}, x).logits, module(x))
 
 
+class Shortcut(nn.Module):
+    """Keeps a stem, and a second name for a layer of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        self.norm, self.head = self.stem[1], nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(self.stem(x).mean((2, 3)))
+
+
+class Tied(nn.Module):
+    """Has one linear layer under two names, whose matrix a third shares."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = nn.Linear(3, 3)
+        self.third = nn.Linear(3, 3)
+        self.third.weight = self.one.weight
+
+    def forward(self, x):
+        return self.third(self.other(torch.relu(self.one(x.mean((2, 3))))))
+
+
+@pytest.mark.parametrize("vmapped", [False, True])
+@pytest.mark.parametrize("kind", [Shortcut, TwoNames, Tied])
+def test_shared_layers_are_the_sources_again_after_a_pass_with_own_tensors(kind, vmapped):
+    module, x = scattered(kind()), images()
+    network = Network(module)
+    source = network({}, x).logits
+    own = {name: tensor + 1 for name, tensor in network.state.items()}
+    if vmapped:
+        both = torch.stack([x, x])
+        each = {name: torch.stack([network.state[name], tensor]) for name, tensor in own.items()}
+        clients = torch.func.vmap(lambda own, x: network(own, x).logits)(each, both)
+        torch.testing.assert_close(clients[0], source)
+        changed = clients[1]
+    else:
+        changed = network(own, x).logits
+    assert torch.equal(network({}, x).logits, source)
+    with torch.no_grad():
+        for parameter in {id(p): p for p in (*module.parameters(), *module.buffers())}.values():
+            parameter += 1
+    torch.testing.assert_close(changed, module(x))
+
+
+def test_a_last_layer_whose_matrix_is_another_layers_is_no_classifier():
+    module = scattered(Tied())
+    network, x = Network(module), images()
+    torch.testing.assert_close(network({}, x).logits, module(x))
+    assert (network.classifier, network.has_features) == ("", False)
+
+
 class Spare(nn.Sequential):
     """Has a norm that it does not call, as auxiliary heads are not called outside training."""
 

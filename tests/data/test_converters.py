@@ -78,6 +78,7 @@ def test_columns_with_names_of_classes():
         ({"a": Rows([np.zeros((4, 4)), np.zeros((5, 4))])}, {}, r"image 1 of domain 'a' has shape \(5, 4\), others"),
         ({"a": Rows([(np.zeros(2), 1), (np.zeros(2), None)])}, {}, "domain 'a' has 1 items without a label"),
         ({"a": Rows([(np.zeros(2), 0.5)])}, {}, "are float64"),
+        ({"a": Rows([()])}, {}, "an item of the data set is empty: give .image, label., or an image"),
     ],
 )
 def test_wrong_items_get_one_line(given, more, said):

@@ -58,7 +58,7 @@ def test_generic_folders(generic):
 
 
 def test_a_list_of_classes_names_those_no_mask_holds(generic):
-    (generic / "classes.txt").write_text("sky\n\nroad\ncar\nrider\n")
+    (generic / "classes.txt").write_text("sky\n\nroad\ncar\nrider\n", encoding="utf-8-sig")
     data = load_masked(generic)
     assert data.classes == ("sky", "road", "car", "rider")
     assert with_more_classes(data, ["a"] * 5) is data, "names that are given stay"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from torch import nn
 
 from fedctta.errors import UserError
@@ -84,3 +84,43 @@ def test_whatever_bytes_a_file_has_one_line_tells(tmp_path_factory, content, suf
     with pytest.raises(UserError) as told:
         read_tensors(path)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["junk", "error", "", "version https://git-lfs.github.com/spec/v1", "<!DOCTYPE html>"])
+def test_what_is_no_pytorch_file_is_told_so(tmp_path, text):
+    path = tmp_path / "weights.pt"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"weights.pt is no PyTorch file: get the file itself, or make it again$"):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize("content", [b"\x80", b"\x80\x02j", b"\x80\x02cerror", b"PK\x03\x04junk", b"\x80\x02X\xff"])
+def test_a_damaged_pickle_is_one_line_whatever_it_raises(tmp_path, content):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"^[^\n]*weights.pt [^\n]*$"):
+        read_tensors(path)
+
+
+def test_sparse_tensors_are_refused(tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save({"0.weight": torch.eye(3).to_sparse()}, path)
+    with pytest.raises(UserError, match=r"holds 0\.weight as a sparse or quantised tensor: save it as a dense one"):
+        read_tensors(path)
+
+
+def test_a_file_may_hold_shared_tensors_once(tmp_path):
+    def tied(seed):
+        torch.manual_seed(seed)
+        module = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+        module[2].weight = module[0].weight
+        return module
+
+    path = tmp_path / "weights.safetensors"
+    one, other = tied(0), tied(1)
+    save_model(one, path)
+    load_weights(other, path)
+    assert torch.equal(other[2].weight, one[0].weight)
+    assert other[2].weight is other[0].weight
+    with pytest.raises(UserError, match="weight is missing"):
+        load_weights(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)), path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from time import sleep
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 from fedctta.adapters import adapters
 from fedctta.core.network import Network
+from fedctta.data.domains import numbered
 from fedctta.data.shapes import load as load_shapes
 from fedctta.models.inputs import Normalise, to_input
 from fedctta.models.zoo import load_model
@@ -157,3 +159,27 @@ def test_costs_are_compared_at_the_quickest():
     slow, quick = (lambda seconds=seconds: (calls.append(seconds), sleep(seconds)) for seconds in (0.02, 0.005))
     assert compare_cost(slow, quick) > 1  # sleeping is a lower bound, whatever else the machine does
     assert calls[:4] == [0.02, 0.005, 0.02, 0.005]
+
+
+def test_what_run_would_refuse_is_wrong(tiny_network):
+    x = torch.rand(6, 3, 8, 8)
+    gives = tiny_network({}, x).logits.shape[1]
+    for classes, level in ((("a", "b", "c", "d"), "wrong"), (("a", "b"), "wrong"), (numbered(2), "fine")):
+        finding = of(examine(tiny_network, x, classes=classes), "output")
+        assert finding.level == level
+        said = f"{gives} outputs, and the classes of the data are {len(classes)}: choose"
+        assert level == "fine" or finding.text.startswith(said)
+    assert of(examine(tiny_network, x, classes=numbered(gives)), "output").level == "fine"
+
+
+def test_what_is_not_finite_is_wrong(trained, clean):
+    images, labels = clean
+    infinite = images.clone()
+    infinite[0, 0, 0, 0] = torch.inf
+    assert of(examine(Network(trained), infinite, labels), "images").level == "wrong"
+    broken = copy.deepcopy(trained)
+    with torch.no_grad():
+        next(broken.parameters()).fill_(torch.nan)
+    found = examine(Network(broken), images, labels)
+    assert (of(found, "output").level, of(found, "normalisation").level) == ("wrong", "wrong")
+    assert "NaN" in of(found, "output").text

@@ -118,3 +118,19 @@ def test_floats_with_channels_last_do_not_fit_and_that_is_said():
     data = Domains(("a",), {"a": np.zeros((4, 7, 8, 3), np.float32)})
     with pytest.raises(UserError, match=r"cannot take images of 7x8x3.*; choose one that fits"):
         play("float", dataset=data)
+
+
+@pytest.mark.parametrize("lift", ["loop", "vmap"])
+def test_the_model_as_it_is_stays_so_when_a_layer_has_two_names(lift):
+    module = network("float")
+    module.shortcut = module.body[1]
+    keys = {"dataset": make("float"), "model": module, "stream": "iid", "clients": 2, "batch": 4, "lift": lift}
+    alone, after = (run(adapter=adapter, aggregator="local", **keys) for adapter in ("none", ["bn", "none"]))
+    np.testing.assert_array_equal(alone.records[0].entropy, after.records[1].entropy)
+
+
+def test_default_streams_take_few_domains_and_record_their_clusters():
+    (record,) = play("grey", stream="niid", clients=4, adapter="bn", aggregator="local")
+    assert record.settings["niid"]["clusters"] == 2
+    with pytest.raises(UserError, match=r"^niid.clusters=3 must be between 1 and 2 .*: give a number"):
+        play("grey", stream="niid", clients=4, adapter="bn", aggregator="local", **{"niid.clusters": 3})

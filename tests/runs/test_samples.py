@@ -17,7 +17,7 @@ def test_the_example_in_the_docstring():
 
 
 def test_images_come_from_every_domain():
-    network, x, labels = load_sample(["data=shapes-c", "domains=fog+snow", "device=cpu"], 10)
+    network, x, labels, _ = load_sample(["data=shapes-c", "domains=fog+snow", "device=cpu"], 10)
     assert x.shape == (10, 3, 32, 32)
     assert labels.shape == (10,)
     assert network({}, x).logits.shape == (10, 10)
@@ -38,3 +38,9 @@ def test_several_values_are_refused():
 def test_masks_are_refused():
     with pytest.raises(UserError, match="a class for every pixel"):
         load_sample(["data=scenes"], 4)
+
+
+@pytest.mark.parametrize("word", ["adapter=tent", "tent.lr=0.1", "clients=5", "seed=1", "guard=reset"])
+def test_what_doctor_does_not_use_is_refused(word):
+    with pytest.raises(UserError, match=r"^[a-z.]+ has no effect on doctor, .*: drop it$"):
+        load_sample(["data=shapes-c", word], 4)

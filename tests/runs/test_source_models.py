@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,10 @@ def tensors():
 
 def fail():
     raise ValueError("two\\nlines")
+def lazy():
+    return nn.LazyLinear(2)
+def empty():
+    return nn.Linear(2, 2, device="meta")
 """
 
 
@@ -77,6 +82,8 @@ def test_a_model_is_made_or_taken_as_it_is(place):
         ("fail", "model=own_models:fail cannot be called: ValueError: two lines; name a function without arguments"),
         ("number", "model=own_models:number cannot be called: TypeError"),
         ("tensors", "model=own_models:tensors gives tensors, not a model"),
+        ("lazy", "the model knows no shape of its tensors yet: run the model on one batch first"),
+        ("empty", "the model is on the meta device, without values: build the model on a CPU"),
     ],
 )
 def test_what_is_no_model_is_told_in_one_line(place, name, said):
@@ -120,6 +127,9 @@ def test_the_source_of_a_named_model_is_its_file():
     assert source.path == PACKAGED / "resnet8-w16-shapes-fedavg.safetensors"
     assert source.card["model"] == "resnet8-w16"
     assert find_source("shapes-c", "resnet8-w16", "auto", nn.Linear(1, 1)).path is None
+    for weights in ("random", "no/such/file.pt"):
+        with pytest.raises(UserError, match=f"^weights={weights} has no effect on a model given as an object: load"):
+            find_source("shapes-c", "resnet8-w16", weights, nn.Linear(1, 1))
 
 
 @pytest.fixture
@@ -163,6 +173,12 @@ def test_data_whose_classes_are_numbers_get_the_models(domains, masked):
 def test_outputs_of_another_form_are_refused(domains, shape, said):
     with pytest.raises(UserError, match=said):
         fit_classes(domains, torch.zeros(2, 3, 8, 8), torch.zeros(shape))
+
+
+def test_data_with_only_some_of_the_models_classes_are_told_where_to_name_all(domains):
+    one = replace(domains, classes=("cat",), labels=None)
+    with pytest.raises(UserError, match=r"the data have 1 class: choose a model that fits, or name all .*classes\.txt"):
+        fit_classes(one, torch.zeros(2, 3, 8, 8), torch.zeros(2, 5))
 
 
 def test_a_model_must_predict_every_pixel(masked):

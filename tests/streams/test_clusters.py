@@ -122,6 +122,13 @@ def test_more_clusters_than_clients_are_told():
         NIID().plan(3, FIFTEEN, 1)
 
 
+def test_the_default_number_of_clusters_fits_clients_and_domains():
+    for clients, domains, clusters in ((20, 15, 4), (3, 15, 3), (20, 2, 2), (1, 1, 1)):
+        assert NIID(slots_per_shift=5).fit(clients, domains) == NIID(clusters, slots_per_shift=5)
+    assert NIID(clusters=5).fit(3, 15) == NIID(clusters=5), "a number of the user's is left to be refused"
+    assert IID().fit(3, 15) == IID()
+
+
 def test_a_walk_is_repeated_until_every_domain_had_its_slots():
     assert shifts(3, 4, 2, "key").tolist() == [0, 0, 1, 1, 2, 2] * 2
     assert shifts(2, 3, None, "key").tolist() == [0, 0, 0, 1, 1, 1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-# Names as module:x must stay as they are, and rich would take :x: for a picture.
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False)
+# Names must stay as they are: rich would take :x: for a picture, and [x] for a style.
+out = Console(emoji=False, markup=False)
+err = Console(stderr=True, emoji=False, markup=False)
 
 
 def print_list(title: str, rows: list[tuple[str, str, str]]) -> None:

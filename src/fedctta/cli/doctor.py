@@ -20,22 +20,22 @@ def doctor(
 ) -> None:
     """Say whether a model and images fit each other, and which adapters work on them.
 
-    The keys are those of a run; data=X stands for dataset=X, or, if X is a path, for dataset=folders folder=X, or
-    dataset=arrays if there are .npy or .npz files.
+    The keys are those of a run that choose model, data and device; data=X stands for dataset=X, or, if X is a path, for
+    dataset=folders folder=X, or dataset=arrays if there are .npy or .npz files.
 
     Example: fedctta doctor model=my_models:make weights=my.pt data=my_images size=64
     """
     from fedctta.runs.doctor import examine, try_adapters
     from fedctta.runs.samples import load_sample
 
-    network, x, labels = load_sample(words, IMAGES)
-    findings = examine(network, x, labels)
+    network, x, labels, classes = load_sample(words, IMAGES)
+    findings = examine(network, x, labels, classes)
     for finding in findings:
         out.print(f"{finding.about:>14}  ", end="")
         out.print(f"{finding.text}", style=STYLES[finding.level], highlight=False, soft_wrap=True)
     for finding in findings:
-        if finding.level == "wrong" and finding.about in ("model", "output"):
-            raise UserError(f"the model does not fit: {finding.text}")
+        if finding.level == "wrong" and finding.about in ("images", "model", "output"):
+            raise UserError(f"the model does not fit: {finding.text}" if finding.about != "images" else finding.text)
     if adapters:
         out.print()
         fits = try_adapters(network, x[:TRIED], x)

@@ -14,8 +14,8 @@ from fedctta.fleet.processes.live import Live
 
 fleet_app = typer.Typer(no_args_is_help=True, help="The same methods across machines, on Flower.")
 fleet_app.command("device")(device)
-out = Console()
-err = Console(stderr=True)
+out = Console(markup=False)
+err = Console(stderr=True, markup=False)
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no node keys; only on loopback.")]

@@ -16,7 +16,6 @@ returned as [B H W, K], image by image and row by row, and so are features. Loss
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedctta.core.convolution import Form, convolve
+from fedctta.core.copying import copy_model
 from fedctta.core.fused_norms import normalise_blended
 from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.moments import SHORT
@@ -103,7 +103,7 @@ class Network:
         self.dense, self.bf16, self.output = dense, bf16, output
         self._pass, self._packed = _Pass(), PackedKernels()
         self._tops: dict[tuple[torch.Size, ...], dict[str, float]] = {}  # of rectifiers, by the shapes of inputs
-        self._module = copy.deepcopy(module).eval().requires_grad_(False).to(device)
+        self._module = copy_model(module).to(device)
         _put_channels_last(self._module)
         layers = dict(self._module.named_modules())  # each once, so that one with two names is one here too
         for name, layer in layers.items():
@@ -115,6 +115,10 @@ class Network:
             if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
         }
         self._given = dict(self.state)
+        for name in self.norms:
+            if _tensor(name, "running_mean") not in self.state:
+                raise UserError(f"layer {name!r} has the statistics of another one: give every BatchNorm layer its own")
+        self._shared = _shared_tensors(self._module)
         self._alike = _group_norms(layers, self.state)
         names = (
             _tensor(name, kind) for name, layer in layers.items() if normalises(layer) for kind in ("weight", "bias")
@@ -127,6 +131,8 @@ class Network:
             for start in starts
         )
         self.classifier, last = _classifier(self._module, dense)
+        if _tensor(self.classifier, "weight") not in self.state:  # another layer's, or computed
+            self.classifier, last = "", None
         self.has_features = last is not None
         if last is not None:
             last.register_forward_pre_hook(self._catch_features)
@@ -254,7 +260,9 @@ class Network:
         """Run the module with these tensors in place of its own; exchanging tensors costs time, so only if needed."""
         if not tensors:
             return self._module(*arguments, **keywords)
-        return torch.func.functional_call(self._module, tensors, arguments, keywords)
+        if self._shared:
+            tensors = {place: tensor for name, tensor in tensors.items() for place in self._shared.get(name, (name,))}
+        return torch.func.functional_call(self._module, tensors, arguments, keywords, tie_weights=False)
 
     def _replaced(self) -> Tensors:
         """Return the source tensors that are no longer the module's."""
@@ -327,6 +335,20 @@ class Network:
 def _tensor(layer: str, kind: str) -> str:
     """Return the name of a layer's tensor; the model itself is a layer without a name."""
     return f"{layer}.{kind}".removeprefix(".")
+
+
+def _shared_tensors(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return every place of a tensor that several layers share, by the name of each place.
+
+    A layer with two names is one place. Torch's own `tie_weights` takes it for two, and never puts the module's tensor
+    back.
+    """
+    places: dict[int, list[str]] = {}
+    for name, layer in module.named_modules():
+        for kind, tensor in (*layer._parameters.items(), *layer._buffers.items()):
+            if tensor is not None:
+                places.setdefault(id(tensor), []).append(_tensor(name, kind))
+    return {name: tuple(same) for same in places.values() if len(same) > 1 for name in same}
 
 
 def _full(x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def check_domains(data: Domains) -> Domains:
     images = {name: _images(name, data.images.get(name)) for name in names}
     for name in names[1:]:
         _refuse_another_kind(names[0], images[names[0]], name, images[name])
-    if isinstance(data.classes, str):
+    if isinstance(data.classes, str) or not isinstance(data.classes or (), Iterable):
         raise UserError(f"Domains.classes is {data.classes!r}: give a tuple of texts, one per class")
     labels, classes = data.labels, tuple(data.classes or ())
     if labels is None:
@@ -56,6 +56,8 @@ def check_labels(labels: NDArray[Any], classes: Sequence[str], what: str) -> Non
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(f"{what} are {labels.dtype} {labels.shape}: give whole numbers [n], one an image")
     wrong = labels[(labels < 0) | (labels >= len(classes))]
+    if len(wrong) and not classes:
+        raise UserError(f"{what} hold {wrong[0]} alone: number the classes from 0, or give no labels if none are known")
     if len(wrong):
         raise UserError(f"{what} hold {wrong[0]}: give 0 to {len(classes) - 1}, for there are {len(classes)} classes")
 
@@ -96,9 +98,11 @@ def _images(name: str, given: Any) -> NDArray[Any]:
         raise UserError(f"images of domain {name!r} are {images.dtype}: give uint8 pictures, or floats")
     if images.ndim < 2:
         raise UserError(f"images of domain {name!r} have shape {images.shape}: give [n, ...], one entry per image")
-    if not np.isfinite(images).all():
-        raise UserError(f"images of domain {name!r} hold NaN or infinity: give finite values")
-    return images if images.dtype == np.float32 else images.astype(np.float32)
+    with np.errstate(over="ignore"):
+        floats = images if images.dtype == np.float32 else images.astype(np.float32)
+    if not np.isfinite(floats).all():
+        raise UserError(f"images of domain {name!r} hold NaN or infinity: give finite values that float32 can hold")
+    return floats
 
 
 def _holds_arrays(given: Any) -> bool:

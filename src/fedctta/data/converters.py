@@ -99,6 +99,8 @@ def _split(item: Any) -> tuple[NDArray[Any], Any]:
             raise UserError(f"items have columns {has}: name that of the image {' or '.join(IMAGE_KEYS)}")
         return _as_image(image), next((item[key] for key in LABEL_KEYS if key in item), None)
     if isinstance(item, tuple | list):
+        if not item:
+            raise UserError("an item of the data set is empty: give (image, label), or an image")
         return _as_image(item[0]), item[1] if len(item) > 1 else None
     return _as_image(item), None
 

@@ -204,7 +204,7 @@ def with_more_classes(data: Some, names: Sequence[str]) -> Some:
 def read_classes(path: Path) -> tuple[str, ...] | None:
     """Return the class names of a file with one name per line, if it exists."""
     try:
-        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        names = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip())
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -27,7 +27,7 @@ def bar(label: str, total: float | None, progress: bool | None = None) -> Iterat
     console = Console(stderr=True, force_terminal=progress or None)
     hidden = progress is False or (progress is None and not console.is_terminal)
     done = TextColumn("{task.percentage:>3.0f} %" if total else "")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), done, TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), done, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=hidden) as shown:
         task = shown.add_task(label, total=total)
         yield lambda amount: shown.advance(task, amount)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -29,13 +28,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        with path.open("rb") as file:
+            if not file.read(4).startswith((b"PK\x03\x04", b"\x80")):
+                raise UserError(f"{path} is no PyTorch file: get the file itself, or make it again")
         held = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path} holds more than tensors, which could run code when read: save model.state_dict() in place of the"
             " model"
         ) from error
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
         raise UserError(f"{path} is damaged or of another kind than its name says: make it again") from error
     return _tensors_in(held, path)
 
@@ -54,5 +58,8 @@ def _tensors_in(held: Any, path: Path) -> dict[str, Tensor]:
         if isinstance(held, Mapping) and isinstance(held.get(name), Mapping):
             held = held[name]
     if isinstance(held, Mapping) and held and all(isinstance(value, Tensor) for value in held.values()):
+        for name, tensor in held.items():
+            if tensor.layout != torch.strided or tensor.is_quantized:
+                raise UserError(f"{path} holds {name} as a sparse or quantised tensor: save it as a dense one")
         return {str(name): tensor for name, tensor in held.items()}
     raise UserError(f"{path} holds no model's tensors by name: save model.state_dict()")

@@ -105,6 +105,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
     if isinstance(module, ViT):  # made for one size of images, and the file knows which
         module.fit(stored)
     wanted = _state(module)
+    stored = _under_all_names(stored, wanted)
     mismatch = _first_mismatch(wanted, stored)
     if mismatch is not None:
         raise UserError(f"{path} does not fit this network ({mismatch}): choose the model it was made for")
@@ -168,6 +169,13 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 def _without_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Leave out BatchNorm's counters of batches, which no pass reads."""
     return {name: tensor for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
+
+
+def _under_all_names(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return stored tensors under every name that the module has for one; a file may hold shared ones once."""
+    places = {name: (t.data_ptr(), t.shape, t.stride()) for name, t in wanted.items() if t.numel()}
+    held = {place: stored[name] for name, place in places.items() if name in stored}
+    return {name: held[place] for name, place in places.items() if place in held} | dict(stored)
 
 
 def _first_mismatch(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> str | None:

@@ -11,8 +11,8 @@ from math import isfinite, nan
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from fedctta.report.harm import Harm, describe_harm, find_harm
 from fedctta.report.text import number, roomy
@@ -286,11 +286,12 @@ def print_comparison(tables: Sequence[Comparison], console: Console) -> None:
     console = roomy(console)
     for table in tables:
         head, body = table.grid("[bold]{}[/bold]") if table.across == "mean" else table.turned().grid()
-        view = RichTable(title=escape(table.name), title_justify="left", header_style="dim", box=None, pad_edge=False)
+        title = Text(table.name, "table.title")
+        view = RichTable(title=title, title_justify="left", header_style="dim", box=None, pad_edge=False)
         for k, name in enumerate(head):
-            view.add_column(escape(name), justify="left" if k == 0 else "right")
+            view.add_column(Text(name), justify="left" if k == 0 else "right")
         for line in body:
-            view.add_row(*line)
+            view.add_row(*map(Text.from_markup, line))
         console.print(view)
         for reason, cells in table.missing().items():
             console.print(f"{', '.join(cells)}: {reason}", style="dim", markup=False, soft_wrap=True)

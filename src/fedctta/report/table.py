@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from fedctta.errors import UserError
 from fedctta.report.columns import Column, arrange, methods
@@ -235,9 +236,9 @@ def print_table(table: Table, console: Console | None = None) -> None:
         view = RichTable(header_style="dim", box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for k, name in enumerate(head):
             words = k == 0 or name == "column"
-            view.add_column(name, justify="left" if words else "right", no_wrap=not words)
+            view.add_column(Text.from_markup(name), justify="left" if words else "right", no_wrap=not words)
         for line in body:
-            view.add_row(*line)
+            view.add_row(*map(Text.from_markup, line))
         console.print(view)
     for sentence in table.warnings():
         console.print(sentence, style="yellow", markup=False, highlight=False)

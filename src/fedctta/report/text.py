@@ -31,7 +31,7 @@ def human_bytes(count: float) -> str:
 
 def roomy(console: Console) -> Console:
     """Return the console; for one that writes to a file, one that has room for whole lines."""
-    return console if console.is_terminal else Console(file=console.file, width=400)
+    return console if console.is_terminal else Console(file=console.file, width=400, emoji=False, markup=False)
 
 
 def html_table(head: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:

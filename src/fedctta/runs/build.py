@@ -59,6 +59,10 @@ class Methods(NamedTuple):
         """Return how many clients there are: the number asked for, or the schedule's own."""
         return experiment.clients or self.schedule.default_clients()
 
+    def fit(self, experiment: Experiment, data: AnyDomains) -> Methods:
+        """Return the methods with a schedule that fits the number of clients and of domains."""
+        return self._replace(schedule=self.schedule.fit(self.count_clients(experiment), len(data.names)))
+
 
 class Parts(NamedTuple):
     """The parts that an experiment names, checked to fit together."""
@@ -95,6 +99,7 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     network = cache.network(experiment, model, data, device)
     x = read_batch(np.asarray(data.images[data.names[0]][:2]), device)
     data = fit_classes(data, x, try_on(network, x))
+    methods = methods.fit(experiment, data)
     lift = possible_lift(network, x, experiment.lift)
     refuse_large_rounds(methods.count_clients(experiment), experiment.batch, x[0].nbytes, total_memory(device))
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
@@ -142,7 +147,7 @@ def affordable_slots(images: int, batch: int) -> int:
 def choose_stream(experiment: Experiment, methods: Methods, data: AnyDomains) -> Stream:
     """Lay out the data: which images every client sees in every slot."""
     return build(
-        methods.schedule,
+        methods.fit(experiment, data).schedule,
         data,
         methods.count_clients(experiment),
         choose_slots(experiment, methods, data),

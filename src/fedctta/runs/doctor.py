@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from time import perf_counter
 from typing import Any, Literal
 
@@ -28,9 +29,11 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.core.network import Network
 from fedctta.core.norm_layers import normalises
 from fedctta.core.norms import Statistics, batch_statistics
+from fedctta.data.domains import numbered
 from fedctta.errors import UserError
 from fedctta.models.try_on import refuse_regression, try_on
 from fedctta.online.first_batch import check_first_batch
+from fedctta.runs.source_models import CLASSES
 
 FIRST_LAYERS = 3
 FAR = 3.0  # times: a scaling that fits so much better is told
@@ -62,15 +65,17 @@ class Fit:
     cost: float
 
 
-def examine(network: Network, x: Tensor, labels: Tensor | None = None) -> list[Finding]:
-    """Look at a model and a batch of images x[B, C, ...] as it gets them."""
+def examine(network: Network, x: Tensor, labels: Tensor | None = None, classes: tuple[str, ...] = ()) -> list[Finding]:
+    """Look at a model and a batch of images x[B, C, ...] as it gets them, of data with these classes if known."""
     found = list(_shape(network, x))
+    if not x.isfinite().all():
+        return [*found, Finding("images", "wrong", "images hold NaN or infinity: give finite values")]
     try:
         logits = try_on(network, x)
     except UserError as error:
         return [*found, *_range(x), Finding("model", "wrong", str(error))]
     scaling, expected = check_scaling(network, x)
-    found.extend([*_range(x, expected), *_norms(network), *_output(logits, len(x), labels), scaling])
+    found.extend([*_range(x, expected), *_norms(network), *_output(logits, len(x), labels, classes), scaling])
     return found
 
 
@@ -154,6 +159,9 @@ def check_scaling(network: Network, x: Tensor) -> tuple[Finding, str]:
     with torch.no_grad():
         here = float(misfit(network, x))
         others = {name: float(misfit(network, scale(x))) for name, scale in scalings(x.shape[1]).items()}
+    if not isfinite(here):
+        said = "cannot be checked: what the first layers get is not finite"
+        return Finding("normalisation", "wrong", said), ""
     best = min(others, key=lambda name: others[name])
     if here > FAR * others[best] and here > 0.1:
         low, high = torch.aminmax(scalings(x.shape[1])[best](x))
@@ -196,7 +204,7 @@ def _norms(network: Network) -> Iterator[Finding]:
     yield Finding("norm layers", "fine" if kinds else "note", said)
 
 
-def _output(logits: Tensor, count: int, labels: Tensor | None) -> Iterator[Finding]:
+def _output(logits: Tensor, count: int, labels: Tensor | None, classes: tuple[str, ...]) -> Iterator[Finding]:
     try:
         refuse_regression(logits)
     except UserError as error:
@@ -204,6 +212,13 @@ def _output(logits: Tensor, count: int, labels: Tensor | None) -> Iterator[Findi
         return
     if logits.dim() != 2 or len(logits) != count:
         yield Finding("output", "wrong", f"{list(logits.shape)}: give one logit per class, [{count}, classes]")
+        return
+    counted, gives = classes == numbered(len(classes)), logits.shape[1]
+    if classes and (gives < len(classes) or (gives > len(classes) and not counted)):
+        yield Finding("output", "wrong", f"{gives} outputs, and the classes of the data are {len(classes)}: {CLASSES}")
+        return
+    if not logits.isfinite().all():
+        yield Finding("output", "wrong", "logits are NaN or infinite: check the model and its weights")
         return
     shares = logits.softmax(1)
     top = torch.bincount(shares.argmax(1), minlength=logits.shape[1]).max().item() / len(logits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +15,32 @@ from fedctta.data.catalogue import CLEAN, names
 from fedctta.data.domains import UNLABELLED
 from fedctta.data.masked import MaskedDomains
 from fedctta.errors import UserError
+from fedctta.keys import KEYS
 from fedctta.machine import choose_device
 from fedctta.models.inputs import read_batch
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import parse_single, single
 from fedctta.runs.source_models import choose_model
 
+USED = ("dataset", "severity", "domains", "folder", "layout", "size", "model", "weights", "device", "precision")
 
-def load_sample(words: Sequence[str], count: int) -> tuple[Network, Tensor, Tensor | None]:
-    """Return the model, images x[B, ...] spread over all domains, and their labels if there are some."""
-    experiment = single(parse_single(read_data_word(words), "doctor"))
+
+class Sample(NamedTuple):
+    """A model, images x[B, ...] spread over all domains, their labels if there are some, and the names of classes."""
+
+    network: Network
+    x: Tensor
+    labels: Tensor | None
+    classes: tuple[str, ...]
+
+
+def load_sample(words: Sequence[str], count: int) -> Sample:
+    """Return the model and images that words describe; refuse words that say something else."""
+    values = parse_single(read_data_word(words), "doctor")
+    for key in values:
+        if key not in USED and (key in KEYS or "." in key):
+            raise UserError(f"{key} has no effect on doctor, which looks at a model and data: drop it")
+    experiment = single(values)
     cache = Cache()
     data = cache.data(experiment)
     if isinstance(data, MaskedDomains):
@@ -38,7 +55,7 @@ def load_sample(words: Sequence[str], count: int) -> tuple[Network, Tensor, Tens
         labels.append(data.labels_of(name)[chosen])
     found = torch.tensor(np.concatenate(labels)[:count])
     x = read_batch(np.concatenate(images)[:count], device)
-    return network, x, None if (found == UNLABELLED).any() else found
+    return Sample(network, x, None if (found == UNLABELLED).any() else found, tuple(data.classes))
 
 
 def read_data_word(words: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedctta.core.copying import refuse_uncopyable
 from fedctta.core.network import Network
 from fedctta.data.domains import numbered
 from fedctta.data.masked import AnyDomains, with_more_classes
@@ -22,6 +23,7 @@ from fedctta.models.zoo import cached_path, find_weights, load_model, load_weigh
 from fedctta.registry import import_object
 from fedctta.runs.settings import Experiment
 
+CLASSES = "choose a model that fits, or name all of its classes (data in folders: a line each in classes.txt)"
 RANDOM = "random"  # the weights of a model that is not trained
 
 
@@ -40,6 +42,10 @@ def choose_model(experiment: Experiment, data: AnyDomains) -> str:
 def find_source(dataset: str, model: str, weights: str, given: nn.Module | None = None) -> Source:
     """Return the file the model's weights come from, if they come from one, and its card."""
     if given is not None:
+        if weights != "auto":
+            raise UserError(
+                f"weights={weights} has no effect on a model given as an object: load them into it, and drop the key"
+            )
         return Source.of(None)
     if weights == RANDOM or (":" in model and weights == "auto"):
         return Source.of(None)
@@ -115,6 +121,7 @@ def import_model(place: str, weights: Path | None = None) -> nn.Module:
         raise UserError(f"model={place} gives tensors, not a model: let it build one, and give them by weights=FILE")
     if not isinstance(model, nn.Module):
         raise UserError(f"model={place} gives a {type(model).__name__}: it must give a torch.nn.Module")
+    refuse_uncopyable(model)
     if weights is not None:
         load_weights(model, weights)
     return model
@@ -141,8 +148,8 @@ def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
     refuse_regression(logits)
     if logits.ndim != 2 or logits.shape[1] != classes:
         raise UserError(
-            f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes} classes: choose a"
-            " model that fits"
+            f"the model gives outputs of shape {list(logits.shape[1:])} and the data have {classes}"
+            f" class{'es' * (classes != 1)}: {CLASSES}"
         )
     return data
 

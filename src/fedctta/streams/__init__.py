@@ -49,6 +49,10 @@ class Schedule:
         """Return the schedule for batches of this size and this seed; most depend on neither."""
         return self
 
+    def fit(self, clients: int, domains: int) -> Schedule:
+        """Return the schedule for so many clients and domains, where its defaults are for more."""
+        return self
+
     def default_clients(self) -> int:
         """Return how many clients there are unless the user says otherwise."""
         return 20

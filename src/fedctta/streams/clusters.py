@@ -7,7 +7,7 @@ is repeated until every domain has had its slots, so that TH = 1 / slots_per_shi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,21 +16,31 @@ from numpy.typing import NDArray
 from fedctta.errors import UserError
 from fedctta.streams import Schedule
 
+CLUSTERS = 4  # of the papers
+
 
 @dataclass(frozen=True)
 class NIID(Schedule):
-    """Clusters of clients in different domains at any time (4 clusters: SH = 0.2 with 20 clients)."""
+    """Clusters of clients in different domains at any time (4 clusters: SH = 0.2 with 20 clients).
+
+    In runs with fewer clients or domains than the default number of clusters, there are as many clusters.
+    """
 
     name: ClassVar[str] = "niid"
-    clusters: int = 4
+    clusters: int = CLUSTERS
     slots_per_shift: int | None = None
+
+    def fit(self, clients: int, domains: int) -> NIID:
+        """Return fewer clusters than the default where there are fewer clients or domains."""
+        return replace(self, clusters=min(CLUSTERS, clients, domains)) if self.clusters == CLUSTERS else self
 
     def plan(self, clients: int, domains: tuple[str, ...], slots: int) -> NDArray[np.int32]:
         """Rotate the order of domains from cluster to cluster."""
         if not 1 <= self.clusters <= min(clients, len(domains)):
             raise UserError(
                 f"{self.name}.clusters={self.clusters} must be between 1 and {min(clients, len(domains))}"
-                f" (there are {clients} clients and {len(domains)} domains)"
+                f" (there are {clients} clients and {len(domains)} domains): give"
+                " a number that fits, or drop the key"
             )
         cluster = np.arange(clients) * self.clusters // clients
         walk = shifts(len(domains), slots, self.slots_per_shift, f"{self.name}.slots_per_shift")
