@@ -83,7 +83,7 @@ def records(presets):
 def test_a_page_from_records_has_the_numbers_of_the_runs(records):
     made = make_page("one", records)
     played = reproduce("one", seeds=2, pool="pool", gather=True, device="auto")
-    assert made.tables[0].lines == played.tables[0].lines
+    assert str(made.tables[0].lines) == str(played.tables[0].lines)  # they hold nan, which equals nothing
     assert [table.name for table in made.tables] == ["means", "who"]
     assert made.missing == ()
     assert "Missing" not in write_text(made)

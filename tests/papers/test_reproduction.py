@@ -89,7 +89,7 @@ def test_every_cell_once_although_panels_share_some(table, played):
 
 def test_finished_cells_are_kept_and_a_new_seed_runs_alone(table, played):
     first = reproduce(table())
-    assert reproduce(table()).tables[0].lines == first.tables[0].lines
+    assert str(reproduce(table()).tables[0].lines) == str(first.tables[0].lines)  # they hold nan
     assert len(played) == 4
     more = reproduce(table(), seeds=2)
     assert len(played) == 8

@@ -68,10 +68,10 @@ def pack(folder: Path, place: Path, drawn: Collection[str] = ()) -> Packing:
         if run.place is not None and (key not in known or run.made > known[key].origin["made"])
     }
     rows = merge(known, new)
-    if rows != old or not place.is_file():
-        write_packed(place, rows)
     added = len(rows.keys() - old.keys())
     replaced = sum(rows[key].origin["made"] != old[key].origin["made"] for key in old)
+    if added or replaced or not place.is_file():
+        write_packed(place, rows)
     return Packing(len(rows), added, replaced, nameless)
 
 

@@ -99,7 +99,7 @@ def lines_figure(table: Comparison) -> Figure:
     ax.grid(axis="y")
     if any(isfinite(entry.paper) for line in table.lines for entry in line.entries):
         ax.plot([], [], "D", color="#30343a", markerfacecolor="white", markersize=4.5, label="paper")
-        ax.legend(frameon=False, loc="best")
+        ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)  # above: not a point
     show_legend(figure, colours)
     return figure
 
