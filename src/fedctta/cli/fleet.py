@@ -38,7 +38,10 @@ def up(
         typer.Option(help="What the server does; usually recall, and fedctta with --lockstep.", show_default=False),
     ] = None,
     lockstep: Annotated[bool, typer.Option("--lockstep", help="As a simulation: predict after the answer.")] = False,
-    pace: Annotated[float, typer.Option(help="Seconds a batch of devices that are not in lock-step.")] = 1.0,
+    pace: Annotated[
+        float | None,
+        typer.Option(help="Seconds a batch of devices that are not in lock-step; usually 1.", show_default=False),
+    ] = None,
     insecure: Insecure = False,
     folder: Annotated[Path, typer.Option("--out", help="Folder for everything.")] = Path("runs/fleet"),
 ) -> None:
