@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 from fedctta.cli import app
 from fedctta.errors import UserError
+from fedctta.fleet.processes.process_specs import free_port
 from fedctta.fleet.server.audit import last_hash, record
 from fedctta.fleet.server.bindings import write_bindings
+from fedctta.fleet.server.ledger import Ledger, take
 from fedctta.fleet.transport.certificates import make_keys
 
 
@@ -194,6 +196,19 @@ def test_a_port_that_is_taken_makes_no_folder(tmp_path):
         with pytest.raises(UserError, match="cannot listen at"):
             call("server", str(plan), "--insecure", "--port", port, "--out", str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == [plan]
+
+
+@pytest.mark.parametrize("holder", [lambda state: Ledger(state, "me")._lock, take])
+def test_two_servers_do_not_work_in_one_state_folder(tmp_path, holder):
+    pytest.importorskip("flwr")
+    plan = tmp_path / "fleet.toml"
+    plan.write_text('[fleet]\nstate = "state"\n[run]\ndataset = "shapes-c"\n')
+    (tmp_path / "state").mkdir()
+    words = ["server", str(plan), "--insecure", "--port", str(free_port()), "--out", str(tmp_path / "out")]
+    words += ["--listen", f"127.0.0.1:{free_port()}"]
+    with holder(tmp_path / "state"), pytest.raises(UserError, match=r"another server works in .*state: end it"):
+        call(*words)
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_flower(monkeypatch):

@@ -125,13 +125,14 @@ def server(
     from fedctta.fleet.processes.serve import lead, require_ports, start_server
     from fedctta.fleet.processes.supervisor import Supervisor
     from fedctta.fleet.server.conductor import check_place
+    from fedctta.fleet.server.ledger import take
     from fedctta.fleet.server.plan import build, load_plan
 
     _need_flower()
     if not 0 < port < 65536:
         raise UserError(f"--port {port} must lie between 1 and 65535")
     made = load_plan(plan)
-    check_place(made, build(made)[0])  # says what is wrong with it before anything is started
+    hub, _ = build(made)  # says what is wrong with it before anything is started
     host, outer = _host_and_port(listen)
     keys_folder = _keys(keys_folder, insecure, insist, host, check_insecure)
     link = Link("127.0.0.1", port, keys_folder)
@@ -139,10 +140,12 @@ def server(
     names = sorted(key.stem for key in public.glob("*.pub")) if isinstance(public, Path) else []
     if keys_folder is not None:
         _remind(keys_folder / "server.crt", keys_folder / "ca.crt")
-    if not folder.exists():  # no earlier command can hold the ports, and a refusal makes no folder
+    state = Path(made.state)
+    if not folder.exists():  # no earlier command can hold ports and state, and a refusal makes no folder
         require_ports(link, (host, outer))
-    state = Path(load_plan(plan).state)
-    with Supervisor(folder / "logs") as supervisor, Live(err, state / "server.log") as live:
+        check_place(made, hub)
+    with take(state), Supervisor(folder / "logs") as supervisor, Live(err, state / "server.log") as live:
+        check_place(made, hub)
         try:
             flower = start_server(supervisor, link, folder.resolve() / "flower", public, (host, outer))
             live.tell(f"nodes reach the server at {host}:{outer}; {len(names)} have keys")
