@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -76,6 +77,31 @@ def test_a_node_must_know_whose_app_it_runs(tmp_path):
     make_keys(tmp_path / "old", [], 1, days=0)
     with pytest.raises(UserError, match="ended on"):
         call(*words[:4], str(tmp_path / "old" / "ca.crt"), *words[5:])
+
+
+def test_a_server_needs_all_its_keys_and_those_that_fit(tmp_path):
+    pytest.importorskip("flwr")
+    plan, keys, other = tmp_path / "fleet.toml", tmp_path / "k", tmp_path / "other"
+    plan.write_text('[run]\ndataset = "shapes-c"\n')
+    make_keys(other, [], 1)
+    for name, reason in (
+        ("server.key", "server.crt does not fit server.key"),
+        ("ca.crt", "server.crt does not fit ca.crt"),
+        ("superexec.secret", None),
+        ("app.fab", None),
+        ("app.json", None),
+    ):
+        shutil.rmtree(keys, ignore_errors=True)
+        make_keys(keys, [], 1)
+        words = ["server", str(plan), "--keys", str(keys), "--out", str(tmp_path / "out")]
+        if reason is not None:
+            shutil.copy(other / name, keys / name)
+            with pytest.raises(UserError, match=reason):
+                call(*words)
+        (keys / name).unlink()
+        with pytest.raises(UserError, match=f"lacks {name}: copy"):
+            call(*words)
+    assert not (tmp_path / "out").exists()
 
 
 def test_status(tmp_path):
@@ -172,6 +198,17 @@ def test_status_survives_torn_lines_and_names_that_look_like_markup(tmp_path):
         (["server", "PLAN"], "needs --keys"),
         (["server", "PLAN", "--keys", "OUT"], "out is not there"),
         (["server", "PLAN", "--listen", "127.0.0.1:99999", "--insecure"], "HOST:PORT"),
+        (["server", "PLAN", "--listen", "127.0.0.1:0", "--insecure"], "HOST:PORT"),
+        (["server", "PLAN", "--keys", "OUT", "--insecure"], "--insecure works without the keys"),
+        (["server", "OUT", "--insecure"], "there is no plan file"),
+        (["node", "--socket", "d.sock", "--insecure", "--ca", "ca.crt"], "drop it, or --ca and --key"),
+        (["node", "--socket", "d" * 130, "--insecure"], "at most 107 fit"),
+        (["node", "--socket", "d.sock", "--insecure", "--name", "../../evil"], "node name '../../evil' must be"),
+        (["keys", "--out", "OUT", "--hosts", "fleet.example.org:9092"], "without a port"),
+        (["keys", "--out", "OUT", "--hosts", "https://x/y"], "neither a name nor an address"),
+        (["keys", "--out", "OUT", "--hosts", "bad host,??"], "host 'bad host' is neither"),
+        (["proxy", "--keys", "OUT"], "lacks ca.crt, server.crt, server.key"),
+        (["proxy", "--keys", "OUT", "--superlink", "garbage"], "cannot read 'garbage': write HOST:PORT"),
         (["server", "PLAN", "--port", "99999", "--insecure"], "--port 99999 must lie"),
         (["up", "aggregator=fedavg,fedctta"], "aggregator has 2 values and a fleet takes one"),
         (["up", "--out", "OUT", "nonsense=1"], "unknown key"),

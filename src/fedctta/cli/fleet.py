@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -175,18 +176,23 @@ def node(
     from fedctta.fleet.processes.process_specs import Link, check_insecure
     from fedctta.fleet.processes.process_specs import node as node_spec
     from fedctta.fleet.processes.supervisor import Supervisor
-    from fedctta.fleet.transport.certificates import read_node_key
+    from fedctta.fleet.transport.certificates import check_name, read_node_key
+    from fedctta.fleet.transport.framing import check_path
 
     _need_flower()
     host, outer = _host_and_port(link)
+    check_name(name)
+    check_path(socket.resolve())
     if insecure:
+        if ca is not None or key is not None:
+            raise UserError("--insecure works without keys: drop it, or --ca and --key")
         check_insecure([host], insist)
     elif ca is None or key is None:
         raise UserError("a node needs --ca and --key (see `fedctta fleet keys`), or --insecure on loopback")
-    place = Link(host, outer, None if insecure or ca is None else ca.resolve().parent)
+    place = Link(host, outer, None if ca is None else ca.resolve().parent)
     if ca is not None and ca.name != "ca.crt":
         raise UserError(f"--ca {ca} must be called ca.crt: rename it")
-    if ca is not None and key is not None and not insecure:
+    if ca is not None and key is not None:
         _remind(ca)
         if not ca.with_name("trusted.yaml").is_file():
             raise UserError(
@@ -250,7 +256,7 @@ def watch(
     from fedctta.fleet.monitor.web_server import WebServer
     from fedctta.fleet.processes.process_specs import is_loopback
 
-    host, port = _host_and_port(listen)
+    host, port = _host_and_port(listen, least=0)  # 0: any port that is free
     if not is_loopback(host) and not insist:
         raise UserError(
             f"--listen {listen} lets others read the page, which has no password: use 127.0.0.1, or --insist"
@@ -296,18 +302,25 @@ def proxy(
     from fedctta.fleet.transport.nginx import nginx_config
 
     host, port = _host_and_port(listen)
+    _host_and_port(superlink)
+    if missing := [name for name in ("ca.crt", "server.crt", "server.key") if not (keys_folder / name).is_file()]:
+        raise UserError(f"--keys {keys_folder} lacks {', '.join(missing)}: name the folder of keys on this machine")
     typer.echo(nginx_config(host, port, superlink, keys_folder.resolve()), nl=False)
 
 
-def _host_and_port(place: str) -> tuple[str, int]:
+def _host_and_port(place: str, least: int = 1) -> tuple[str, int]:
     host, colon, port = place.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    bare = host.strip("[]")
+    named = bare and not re.search(r"[\s/;{}\[\]]", bare)
+    if not colon or not named or not re.fullmatch("[0-9]{1,5}", port) or not least <= int(port) <= 65535:
         raise UserError(f"cannot read {place!r}: write HOST:PORT, for example 127.0.0.1:9092")
-    return host.strip("[]"), int(port)
+    return bare, int(port)
 
 
 def _keys(folder: Path | None, insecure: bool, insist: bool, host: str, check: Any) -> Path | None:
     if insecure:
+        if folder is not None:
+            raise UserError("--insecure works without the keys of --keys: drop one of them")
         check([host], insist)
         return None
     mend = "make one with `fedctta fleet keys`, or use --insecure on loopback"
@@ -316,6 +329,9 @@ def _keys(folder: Path | None, insecure: bool, insist: bool, host: str, check: A
     if not (folder / "server.crt").exists():
         what = "holds no server.crt" if folder.is_dir() else "is not there"
         raise UserError(f"--keys {folder} {what}: name the folder of keys, {mend}")
+    from fedctta.fleet.transport.certificates import check_server_keys
+
+    check_server_keys(folder)
     return folder.resolve()
 
 

@@ -93,6 +93,11 @@ def test_other_tables_are_refused(tmp_path):
         load_plan(tmp_path / "x.toml")
 
 
+def test_a_plan_that_is_not_there_is_called_a_plan(tmp_path):
+    with pytest.raises(UserError, match=r"there is no plan file .*x\.toml: check the path"):
+        load_plan(tmp_path / "x.toml")
+
+
 def test_without_methods_the_server_adds_up_books_and_refuses_lock_step_for_them():
     plan = make_plan({"max_devices": 3}, {"dataset": "shapes-c"})
     assert (plan.experiment.adapter, plan.experiment.aggregator) == ("recall", "recall")

@@ -111,7 +111,7 @@ class Plan:
 
 def load_plan(path: Path) -> Plan:
     """Read a plan; a relative state folder lies beside the file."""
-    content = read_toml(path)
+    content = read_toml(path, "plan")
     for key in content:
         if key not in ("fleet", "run"):
             raise unknown(f"table in {path.name}", key, ("fleet", "run"))
