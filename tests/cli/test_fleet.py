@@ -113,7 +113,7 @@ def test_status(tmp_path):
     line = {"round": 2, "device": "cam", "node": "1", "reason": "[bold]"}
     (tmp_path / "refusals.jsonl").write_text(json.dumps(line) + "\n")
     text = call("status", str(tmp_path)).output
-    assert "round 3 of 9: running" in text
+    assert "round 3 of 9: not running" in text
     assert "cam" in text
     assert "refused in round 2: cam: [bold]" in text
     assert "certificate" not in text
