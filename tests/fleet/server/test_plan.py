@@ -60,8 +60,9 @@ def test_every_number_has_bounds():
                 Plan(**{key: value})
 
 
-def test_books_may_rest_on_more_images_than_a_batch_has():
-    assert make_plan({}, {"min_batch": 64}).experiment.min_batch == 64
+@pytest.mark.parametrize("aggregator", ["recall", "fedavg"])
+def test_devices_that_do_not_wait_may_have_larger_batches_than_the_plan_says(aggregator):
+    assert make_plan({}, {"min_batch": 64, "aggregator": aggregator}).experiment.min_batch == 64
 
 
 @pytest.mark.parametrize(

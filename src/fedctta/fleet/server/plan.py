@@ -137,10 +137,11 @@ def make_plan(fleet: dict[str, Any], run: dict[str, Any]) -> Plan:
     plan = Plan(**values, experiment=experiment)
     if experiment.robust == "check" and plan.norm_bound <= BOUND:
         raise UserError("robust=check has no effect in a fleet, whose server checks every upload: drop it")
-    if experiment.min_batch > experiment.batch and not aggregators.classes()[experiment.aggregator].cumulative:
+    cumulative = aggregators.classes()[experiment.aggregator].cumulative
+    if plan.lockstep and experiment.min_batch > experiment.batch and not cumulative:
         raise UserError(
             f"min_batch={experiment.min_batch} is above batch={experiment.batch}, so that no device would share"
-            " anything: lower min_batch, or raise batch"
+            " anything and lock-step wait for ever: lower min_batch, or raise batch"
         )
     return plan
 
