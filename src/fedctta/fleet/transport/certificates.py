@@ -142,7 +142,8 @@ def check_server_keys(folder: Path) -> None:
     missing = [name for name in SERVER_FILES if not (folder / name).is_file()]
     if missing:
         raise UserError(
-            f"{folder} lacks {', '.join(missing)}: copy what the server needs from where `fedctta fleet keys` made it"
+            f"{folder} lacks {', '.join(missing)}: copy it from where `fedctta fleet keys` made it; --renew there makes"
+            " app.fab and app.json anew"
         )
     server, authority = (_load_certificate(folder / name) for name in ("server.crt", "ca.crt"))
     wrong = f"{folder / 'server.crt'} does not fit"
