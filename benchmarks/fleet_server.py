@@ -109,7 +109,7 @@ def measure(aggregator: str, options: argparse.Namespace) -> dict[str, float]:
     watch, marks = Stopwatch(), []
     adapter = aggregators.classes()[aggregator].partner or options.adapter
     with tempfile.TemporaryDirectory() as folder:
-        fleet = {"devices": options.devices, "max_devices": options.devices, "rounds": options.rounds, "poll": 0.0}
+        fleet = {"devices": options.devices, "max_devices": options.devices, "rounds": options.rounds, "poll": 0.001}
         words = {"dataset": options.dataset, "adapter": adapter, "aggregator": aggregator}
         plan = make_plan({**fleet, "state": folder, "deadline": 600.0}, words)
         hub, examiner = build(plan)

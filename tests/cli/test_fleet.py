@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 
 from fedctta.cli import app
 from fedctta.errors import UserError
+from fedctta.fleet.processes.process_specs import free_port
 from fedctta.fleet.server.audit import last_hash, record
 from fedctta.fleet.server.bindings import write_bindings
+from fedctta.fleet.server.ledger import Ledger, take
 from fedctta.fleet.transport.certificates import make_keys
 
 
@@ -76,6 +79,31 @@ def test_a_node_must_know_whose_app_it_runs(tmp_path):
         call(*words[:4], str(tmp_path / "old" / "ca.crt"), *words[5:])
 
 
+def test_a_server_needs_all_its_keys_and_those_that_fit(tmp_path):
+    pytest.importorskip("flwr")
+    plan, keys, other = tmp_path / "fleet.toml", tmp_path / "k", tmp_path / "other"
+    plan.write_text('[run]\ndataset = "shapes-c"\n')
+    make_keys(other, [], 1)
+    for name, reason in (
+        ("server.key", "server.crt does not fit server.key"),
+        ("ca.crt", "server.crt does not fit ca.crt"),
+        ("superexec.secret", None),
+        ("app.fab", None),
+        ("app.json", None),
+    ):
+        shutil.rmtree(keys, ignore_errors=True)
+        make_keys(keys, [], 1)
+        words = ["server", str(plan), "--keys", str(keys), "--out", str(tmp_path / "out")]
+        if reason is not None:
+            shutil.copy(other / name, keys / name)
+            with pytest.raises(UserError, match=reason):
+                call(*words)
+        (keys / name).unlink()
+        with pytest.raises(UserError, match=f"lacks {name}: copy"):
+            call(*words)
+    assert not (tmp_path / "out").exists()
+
+
 def test_status(tmp_path):
     with pytest.raises(UserError, match=r"no status\.json"):
         call("status", str(tmp_path))
@@ -85,7 +113,7 @@ def test_status(tmp_path):
     line = {"round": 2, "device": "cam", "node": "1", "reason": "[bold]"}
     (tmp_path / "refusals.jsonl").write_text(json.dumps(line) + "\n")
     text = call("status", str(tmp_path)).output
-    assert "round 3 of 9: running" in text
+    assert "round 3 of 9: not running" in text
     assert "cam" in text
     assert "refused in round 2: cam: [bold]" in text
     assert "certificate" not in text
@@ -170,6 +198,17 @@ def test_status_survives_torn_lines_and_names_that_look_like_markup(tmp_path):
         (["server", "PLAN"], "needs --keys"),
         (["server", "PLAN", "--keys", "OUT"], "out is not there"),
         (["server", "PLAN", "--listen", "127.0.0.1:99999", "--insecure"], "HOST:PORT"),
+        (["server", "PLAN", "--listen", "127.0.0.1:0", "--insecure"], "HOST:PORT"),
+        (["server", "PLAN", "--keys", "OUT", "--insecure"], "--insecure works without the keys"),
+        (["server", "OUT", "--insecure"], "there is no plan file"),
+        (["node", "--socket", "d.sock", "--insecure", "--ca", "ca.crt"], "drop it, or --ca and --key"),
+        (["node", "--socket", "d" * 130, "--insecure"], "at most 107 fit"),
+        (["node", "--socket", "d.sock", "--insecure", "--name", "../../evil"], "node name '../../evil' must be"),
+        (["keys", "--out", "OUT", "--hosts", "fleet.example.org:9092"], "without a port"),
+        (["keys", "--out", "OUT", "--hosts", "https://x/y"], "neither a name nor an address"),
+        (["keys", "--out", "OUT", "--hosts", "bad host,??"], "host 'bad host' is neither"),
+        (["proxy", "--keys", "OUT"], "lacks ca.crt, server.crt, server.key"),
+        (["proxy", "--keys", "OUT", "--superlink", "garbage"], "cannot read 'garbage': write HOST:PORT"),
         (["server", "PLAN", "--port", "99999", "--insecure"], "--port 99999 must lie"),
         (["up", "aggregator=fedavg,fedctta"], "aggregator has 2 values and a fleet takes one"),
         (["up", "--out", "OUT", "nonsense=1"], "unknown key"),
@@ -194,6 +233,19 @@ def test_a_port_that_is_taken_makes_no_folder(tmp_path):
         with pytest.raises(UserError, match="cannot listen at"):
             call("server", str(plan), "--insecure", "--port", port, "--out", str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == [plan]
+
+
+@pytest.mark.parametrize("holder", [lambda state: Ledger(state, "me")._lock, take])
+def test_two_servers_do_not_work_in_one_state_folder(tmp_path, holder):
+    pytest.importorskip("flwr")
+    plan = tmp_path / "fleet.toml"
+    plan.write_text('[fleet]\nstate = "state"\n[run]\ndataset = "shapes-c"\n')
+    (tmp_path / "state").mkdir()
+    words = ["server", str(plan), "--insecure", "--port", str(free_port()), "--out", str(tmp_path / "out")]
+    words += ["--listen", f"127.0.0.1:{free_port()}"]
+    with holder(tmp_path / "state"), pytest.raises(UserError, match=r"another server works in .*state: end it"):
+        call(*words)
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_flower(monkeypatch):

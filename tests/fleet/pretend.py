@@ -56,7 +56,8 @@ class Device:
             self.predictions.append(self.adapter.predict(self.network, self.client, self.held).argmax(1))
             self.held = None
         if not note["ask"] or self.next >= len(self.batches):
-            return wire.Parcel("nothing", request.round, {"received": 1, "reason": "no more data"})
+            note = {"device": self.name, "received": 1, "reason": "no more data"}
+            return wire.Parcel("nothing", request.round, note)
         self.held = self.batches[self.next]
         self.next += 1
         self.client = self.adapter.adapt(self.network, self.client, self.held)

@@ -55,11 +55,11 @@ def test_a_name_that_is_gone_is_told(monkeypatch):
 
 
 def test_nothing_is_replaced_if_something_is_missing(monkeypatch):
-    command, handlers = (import_module(flower.REPLACED[name]) for name in ("load_control_authn_plugin", "Fab"))
+    command, handlers = map(import_module, flower.REPLACED["flower_superlink"].values())
     before = command.load_control_authn_plugin
     monkeypatch.delattr(handlers, "Fab")
     with pytest.raises(UserError, match="Fab"):
-        flower.replace({"load_control_authn_plugin": None, "Fab": None})
+        flower.replace("flower_superlink", {"load_control_authn_plugin": None, "Fab": None})
     assert command.load_control_authn_plugin is before
 
 

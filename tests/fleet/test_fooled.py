@@ -25,13 +25,14 @@ from ordeal import Ordeal
 from fedctta.data.shapes import KINDS
 from fedctta.fleet.processes import process_specs
 from fedctta.fleet.processes.leftovers import find
-from fedctta.fleet.processes.process_specs import Link, ProcessSpec, environment, executable, free_port
+from fedctta.fleet.processes.process_specs import Link, ProcessSpec, environment, free_port
 from fedctta.fleet.processes.serve import _restart, start_server
 from fedctta.fleet.processes.supervisor import Supervisor
 from fedctta.fleet.transport.certificates import add_node, make_keys, renew, revoke_node
 from fedctta.models import build
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
+PROGRAMS = Path(sys.executable).parent
 
 EVIL = """\
 from pathlib import Path
@@ -79,7 +80,7 @@ def flwr(folder, link, *words):
     trust = f'root-certificates = "{link.keys / "ca.crt"}"'
     (home / "config.toml").write_text(f'[superlink.fleet]\naddress = "{link.address}"\n{trust}\n')
     done = subprocess.run(
-        (executable("flwr"), *words, "--format", "json"),
+        (str(PROGRAMS / "flwr"), *words, "--format", "json"),
         capture_output=True,
         text=True,
         timeout=60,
@@ -147,7 +148,7 @@ def test_a_node_runs_no_foreign_app_even_if_the_superlink_does(tmp_path):
         plain = [word for word in part.command if not word.startswith("--superexec") and "secret" not in word]
         plain = plain[plain.index("--ssl-ca-certfile") :]  # Flower's own, whose control API is open
         plain[plain.index("--isolation") + 1] = "subprocess"
-        supervisor.start(ProcessSpec("superlink", (executable("flower-superlink"), *plain), part.environment))
+        supervisor.start(ProcessSpec("superlink", (str(PROGRAMS / "flower-superlink"), *plain), part.environment))
         key = tmp_path / "keys" / "nodes" / "device-0.key"
         public = str(key.with_suffix(".pub"))
         assert wait(

@@ -6,9 +6,11 @@ Three rounds run with the other tests; more of them, with each aggregator, take 
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import sys
 import time
+from contextlib import suppress
 from http.client import HTTPSConnection
 from pathlib import Path
 
@@ -35,9 +37,11 @@ LONG = [pytest.param(*words, marks=pytest.mark.slow) for words in LONG]
 
 @pytest.mark.parametrize(("name", "rounds"), [("fedctta", 3), *LONG])
 def test_lock_step_over_real_processes_is_the_simulator(tmp_path, name, rounds):
-    memory, seconds = {}, {}
+    memory, seconds, commands = {}, {}, set()
 
     def watch(supervisor, status):
+        found = (command_of(process) for process in Path("/proc").glob("[0-9]*"))
+        commands.update(command for command in found if str(tmp_path) in command)
         seconds[status.get("round")] = status.get("seconds_of_round")
         for part in supervisor.tended:
             memory[part] = max(memory.get(part, 0), supervisor.memory(part) >> 20)
@@ -45,6 +49,8 @@ def test_lock_step_over_real_processes_is_the_simulator(tmp_path, name, rounds):
     status = up(Tryout(tmp_path, 4, rounds, {"aggregator": name, "slots": 2}, lockstep=True), watch)
     assert status["round"] == rounds
     assert status["refused"] == 0
+    assert any("flwr-serverapp" in command for command in commands) or sys.platform != "linux"
+    assert not any(re.search("[0-9a-f]{64}", command) for command in commands)  # as Flower's tokens are
 
     federation, stream = assemble(aggregator=name)
     expected, weights = simulated(federation, stream, rounds)
@@ -74,6 +80,12 @@ def test_devices_that_never_wait_share_their_books(tmp_path):
             book, part = (file.get_tensor(f"private.{name}")[:, 0].sum() for name in ("book", "part"))
         assert book > 0  # what the other has seen
         assert part > 0
+
+
+def command_of(process):
+    with suppress(OSError):
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
 
 
 def post(port, path, keys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,10 @@ def up(
         typer.Option(help="What the server does; usually recall, and fedctta with --lockstep.", show_default=False),
     ] = None,
     lockstep: Annotated[bool, typer.Option("--lockstep", help="As a simulation: predict after the answer.")] = False,
-    pace: Annotated[float, typer.Option(help="Seconds a batch of devices that are not in lock-step.")] = 1.0,
+    pace: Annotated[
+        float | None,
+        typer.Option(help="Seconds a batch of devices that are not in lock-step; usually 1.", show_default=False),
+    ] = None,
     insecure: Insecure = False,
     folder: Annotated[Path, typer.Option("--out", help="Folder for everything.")] = Path("runs/fleet"),
 ) -> None:
@@ -122,13 +126,14 @@ def server(
     from fedctta.fleet.processes.serve import lead, require_ports, start_server
     from fedctta.fleet.processes.supervisor import Supervisor
     from fedctta.fleet.server.conductor import check_place
+    from fedctta.fleet.server.ledger import take
     from fedctta.fleet.server.plan import build, load_plan
 
     _need_flower()
     if not 0 < port < 65536:
         raise UserError(f"--port {port} must lie between 1 and 65535")
     made = load_plan(plan)
-    check_place(made, build(made)[0])  # says what is wrong with it before anything is started
+    hub, _ = build(made)  # says what is wrong with it before anything is started
     host, outer = _host_and_port(listen)
     keys_folder = _keys(keys_folder, insecure, insist, host, check_insecure)
     link = Link("127.0.0.1", port, keys_folder)
@@ -136,10 +141,12 @@ def server(
     names = sorted(key.stem for key in public.glob("*.pub")) if isinstance(public, Path) else []
     if keys_folder is not None:
         _remind(keys_folder / "server.crt", keys_folder / "ca.crt")
-    if not folder.exists():  # no earlier command can hold the ports, and a refusal makes no folder
+    state = Path(made.state)
+    if not folder.exists():  # no earlier command can hold ports and state, and a refusal makes no folder
         require_ports(link, (host, outer))
-    state = Path(load_plan(plan).state)
-    with Supervisor(folder / "logs") as supervisor, Live(err, state / "server.log") as live:
+        check_place(made, hub)
+    with take(state), Supervisor(folder / "logs") as supervisor, Live(err, state / "server.log") as live:
+        check_place(made, hub)
         try:
             flower = start_server(supervisor, link, folder.resolve() / "flower", public, (host, outer))
             live.tell(f"nodes reach the server at {host}:{outer}; {len(names)} have keys")
@@ -169,18 +176,23 @@ def node(
     from fedctta.fleet.processes.process_specs import Link, check_insecure
     from fedctta.fleet.processes.process_specs import node as node_spec
     from fedctta.fleet.processes.supervisor import Supervisor
-    from fedctta.fleet.transport.certificates import read_node_key
+    from fedctta.fleet.transport.certificates import check_name, read_node_key
+    from fedctta.fleet.transport.framing import check_path
 
     _need_flower()
     host, outer = _host_and_port(link)
+    check_name(name)
+    check_path(socket.resolve())
     if insecure:
+        if ca is not None or key is not None:
+            raise UserError("--insecure works without keys: drop it, or --ca and --key")
         check_insecure([host], insist)
     elif ca is None or key is None:
         raise UserError("a node needs --ca and --key (see `fedctta fleet keys`), or --insecure on loopback")
-    place = Link(host, outer, None if insecure or ca is None else ca.resolve().parent)
+    place = Link(host, outer, None if ca is None else ca.resolve().parent)
     if ca is not None and ca.name != "ca.crt":
         raise UserError(f"--ca {ca} must be called ca.crt: rename it")
-    if ca is not None and key is not None and not insecure:
+    if ca is not None and key is not None:
         _remind(ca)
         if not ca.with_name("trusted.yaml").is_file():
             raise UserError(
@@ -244,7 +256,7 @@ def watch(
     from fedctta.fleet.monitor.web_server import WebServer
     from fedctta.fleet.processes.process_specs import is_loopback
 
-    host, port = _host_and_port(listen)
+    host, port = _host_and_port(listen, least=0)  # 0: any port that is free
     if not is_loopback(host) and not insist:
         raise UserError(
             f"--listen {listen} lets others read the page, which has no password: use 127.0.0.1, or --insist"
@@ -290,18 +302,25 @@ def proxy(
     from fedctta.fleet.transport.nginx import nginx_config
 
     host, port = _host_and_port(listen)
+    _host_and_port(superlink)
+    if missing := [name for name in ("ca.crt", "server.crt", "server.key") if not (keys_folder / name).is_file()]:
+        raise UserError(f"--keys {keys_folder} lacks {', '.join(missing)}: name the folder of keys on this machine")
     typer.echo(nginx_config(host, port, superlink, keys_folder.resolve()), nl=False)
 
 
-def _host_and_port(place: str) -> tuple[str, int]:
+def _host_and_port(place: str, least: int = 1) -> tuple[str, int]:
     host, colon, port = place.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    bare = host.strip("[]")
+    named = bare and not re.search(r"[\s/;{}\[\]]", bare)
+    if not colon or not named or not re.fullmatch("[0-9]{1,5}", port) or not least <= int(port) <= 65535:
         raise UserError(f"cannot read {place!r}: write HOST:PORT, for example 127.0.0.1:9092")
-    return host.strip("[]"), int(port)
+    return bare, int(port)
 
 
 def _keys(folder: Path | None, insecure: bool, insist: bool, host: str, check: Any) -> Path | None:
     if insecure:
+        if folder is not None:
+            raise UserError("--insecure works without the keys of --keys: drop one of them")
         check([host], insist)
         return None
     mend = "make one with `fedctta fleet keys`, or use --insecure on loopback"
@@ -310,6 +329,9 @@ def _keys(folder: Path | None, insecure: bool, insist: bool, host: str, check: A
     if not (folder / "server.crt").exists():
         what = "holds no server.crt" if folder.is_dir() else "is not there"
         raise UserError(f"--keys {folder} {what}: name the folder of keys, {mend}")
+    from fedctta.fleet.transport.certificates import check_server_keys
+
+    check_server_keys(folder)
     return folder.resolve()
 
 

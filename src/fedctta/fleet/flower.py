@@ -68,10 +68,17 @@ NAMES = {
     "flwr.supernode.fleet_http_connection": ("http_request_response",),
 }
 REPLACED = {
-    "load_control_authn_plugin": "flwr.superlink.cli.flower_superlink",
-    "Fab": "flwr.superlink.servicer.control.control_handlers",
+    "flower_superlink": {
+        "load_control_authn_plugin": "flwr.superlink.cli.flower_superlink",
+        "Fab": "flwr.superlink.servicer.control.control_handlers",
+    },
+    "flower_superexec": {"subprocess": "flwr.supercore.superexec.executor.subprocess_executor"},
 }
-"""What `transport.superlink` puts something of its own in the place of, by module."""
+"""What `transport.superlink` and `transport.superexec` put something of their own in the place of, by module."""
+_PROGRAMS = {
+    "flower_superlink": "flwr.superlink.cli.flower_superlink",
+    "flower_superexec": "flwr.supercore.cli.flower_superexec",
+}
 
 _HOME = {name: module for module, names in NAMES.items() for name in names}
 
@@ -84,21 +91,21 @@ def __getattr__(name: str) -> Any:
     return found
 
 
-def replace(ours: dict[str, Any]) -> Callable[[], None]:
-    """Put our own parts into Flower's SuperLink; return what starts it. Rather no server than an open one."""
-    assert ours.keys() == REPLACED.keys()
-    homes = {name: import_module(module) for name, module in REPLACED.items()}
+def replace(program: str, ours: dict[str, Any]) -> Callable[[], None]:
+    """Put our own parts into a program of Flower; return what starts it. Rather no server than an open one."""
+    assert ours.keys() == REPLACED[program].keys()
+    homes = {name: import_module(module) for name, module in REPLACED[program].items()}
     for name, home in homes.items():
         _get(home.__name__, name)
     for name, home in homes.items():
         setattr(home, name, ours[name])
-    start: Callable[[], None] = _get("flwr.superlink.cli.flower_superlink", "flower_superlink")
+    start: Callable[[], None] = _get(_PROGRAMS[program], program)
     return start
 
 
 def missing() -> list[str]:
     """Return the names that the Flower installed here lacks."""
-    wanted = [*_HOME.items(), *REPLACED.items(), ("flower_superlink", "flwr.superlink.cli.flower_superlink")]
+    wanted = [*_HOME.items(), *_PROGRAMS.items(), *(item for parts in REPLACED.values() for item in parts.items())]
     lacking = []
     for name, module in wanted:
         try:

@@ -26,14 +26,14 @@ def titles(paths: Mapping[str, Path]) -> dict[str, str]:
     return {name: read_toml(path).get("title", path.stem) for name, path in paths.items()}
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, or say in one line what is wrong with it."""
+def read_toml(path: Path, kind: str = "preset") -> dict[str, Any]:
+    """Read a TOML file, or say in one line what is wrong with it; `kind` is what the file is called."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"there is no preset file {path}: check the path") from None
+        raise UserError(f"there is no {kind} file {path}: check the path") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"cannot read the preset {path}: {error}") from None
+        raise UserError(f"cannot read the {kind} {path}: {error}") from None
 
 
 def _files(package: str) -> dict[str, Path]:

@@ -165,11 +165,7 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
         experiment, its_keys = _assemble(dict(zip(choices, combination, strict=True)))
         used |= its_keys
         experiments.setdefault(experiment.fingerprint, experiment)
-    for key in choices:
-        if "." in key and key not in used:
-            name, _, parameter = key.partition(".")
-            kinds = either(kind for kind in methods[name] if parameter in _parameters(kind, name))
-            raise UserError(f"{key} has no effect: {kinds} {name} is in none of the runs; drop the key")
+    _refuse_idle_parameters(choices, used, methods)
     for key in ("noise", "epsilon"):
         if set(choices.get(key, ())) - {None} and not any(_sends(e) for e in experiments.values()):
             raise UserError(f"{key} has no effect: nothing is sent in these runs; drop it, or use another aggregator")
@@ -181,6 +177,15 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     if "before" in choices.get("predict", ()) and "predict" not in used:
         raise UserError("predict=before has no effect: these runs predict the same before and after adapting; drop it")
     return list(experiments.values())
+
+
+def _refuse_idle_parameters(keys: Iterable[str], used: set[str], methods: Mapping[str, list[str]]) -> None:
+    """Refuse parameters of methods that are in no run."""
+    for key in keys:
+        if "." in key and key not in used:
+            name, _, parameter = key.partition(".")
+            kinds = either(kind for kind in methods[name] if parameter in _parameters(kind, name))
+            raise UserError(f"{key} has no effect: {kinds} {name} is in none of the runs; drop the key")
 
 
 def refuse_idle_guards(choices: Mapping[str, Sequence[Any]], experiments: Sequence[Experiment]) -> None:
@@ -197,10 +202,16 @@ def _sends(experiment: Experiment) -> bool:
     return aggregators.classes()[experiment.aggregator].communicates
 
 
-def single(values: Mapping[str, Any]) -> Experiment:
-    """Return the one experiment of single values; parameters of methods that are not in it have no effect."""
+def single(values: Mapping[str, Any], strict: bool = False) -> Experiment:
+    """Return the one experiment of single values.
+
+    Parameters of methods that are not in it have no effect; with `strict` they are refused.
+    """
     methods = _methods()
-    return _assemble({key: _read_option(key, value, methods) for key, value in values.items()})[0]
+    experiment, used = _assemble({key: _read_option(key, value, methods) for key, value in values.items()})
+    if strict:
+        _refuse_idle_parameters(values, used, methods)
+    return experiment
 
 
 def _methods() -> dict[str, list[str]]:

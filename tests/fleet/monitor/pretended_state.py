@@ -7,14 +7,17 @@ import time
 
 import numpy as np
 
-from fedctta.files import write_tensors
+from fedctta.files import lock, write_tensors
 from fedctta.fleet.server import audit
 
 NAMES = ["device-0", "<script>document.title = 'fooled'</script>", "[/x]", 'north "gate" \\n']
 
 
-def write_state(folder, **changes):
-    """Write a state folder and return it."""
+WORKING = []
+
+
+def write_state(folder, at_work=True, **changes):
+    """Write a state folder, in which a server is `at_work`, and return it."""
     health = {"answers": "adapted", "alarms": 1, "skipped": 2, "accuracy": 0.61, "source_accuracy": 0.5}
     nodes = [
         {
@@ -33,6 +36,8 @@ def write_state(folder, **changes):
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.json").write_text(json.dumps({**status, **changes}))
+    if at_work:
+        WORKING.append(lock(folder / "lock", "two servers"))
     weights = np.full((4, 4), 0.25, np.float32)
     write_tensors(
         folder / "collaboration" / "000004.safetensors", {"weights": weights}, "names", NAMES, framework="numpy"

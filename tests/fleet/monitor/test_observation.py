@@ -16,6 +16,7 @@ from pretended_state import NAMES, write_state
 
 from fedctta.errors import UserError
 from fedctta.files import write_tensors
+from fedctta.fleet.monitor.metrics import write_metrics
 from fedctta.fleet.monitor.observation import LATEST, MOST_ROWS, Observer, find_state, read_refusals, read_weights
 from fedctta.fleet.server import audit
 
@@ -29,6 +30,17 @@ def test_everything_is_seen_at_once_and_can_be_written_as_json(tmp_path):
     assert [line["device"] for line in seen["refusals"]] == ["[/x]"]
     assert (seen["audit"]["lines"], seen["audit"]["breaks"]) == (4, [])
     assert seen["audit"]["latest"][0]["device"] == NAMES[3]
+
+
+@pytest.mark.parametrize(("doing", "said"), [("collecting", "not running"), ("finished", "finished")])
+def test_nobody_is_online_where_no_server_works(tmp_path, doing, said):
+    seen = Observer(write_state(tmp_path, at_work=False, doing=doing)).observe()
+    assert seen["doing"] == said
+    assert len(seen["nodes"]) == len(NAMES)
+    assert not any(node["online"] for node in seen["nodes"])
+    assert 'fedctta_devices{state="online"} 0' in write_metrics(seen)
+    assert not (tmp_path / "lock").exists()
+    assert Observer(write_state(tmp_path, doing=doing)).observe()["doing"] == doing
 
 
 def test_where_the_state_is(tmp_path):

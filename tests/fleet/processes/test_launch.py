@@ -43,6 +43,8 @@ def test_server_and_devices_see_one_experiment(tmp_path, devices):
         ({"fleet": {"quorum": 2.0}}, "quorum=2.0"),
         ({"devices": 0}, "--devices 0 must be at least 1"),
         ({"rounds": 0}, "--rounds 0 must be at least 1"),
+        ({"pace": 0.2, "lockstep": True}, "--pace has no effect with --lockstep"),
+        ({"lockstep": True, "run": {"tent.lr": 0.1}}, r"tent\.lr has no effect"),
         ({"pace": -1.0}, "--pace -1.0 must be at least 0"),
     ],
 )
@@ -60,8 +62,8 @@ def test_the_folder_of_another_fleet_stays_as_it_is(tmp_path):
 
 
 def test_only_free_running_devices_have_a_pace(tmp_path):
-    free, locked = (
-        _device_words(Tryout(tmp_path, lockstep=flag, pace=0.5), "d", 0, tmp_path) for flag in (False, True)
-    )
+    tryouts = Tryout(tmp_path, pace=0.5), Tryout(tmp_path), Tryout(tmp_path, lockstep=True)
+    free, usual, locked = (_device_words(tryout, "d", 0, tmp_path) for tryout in tryouts)
     assert free[free.index("--pace") + 1] == "0.5"
+    assert usual[usual.index("--pace") + 1] == "1.0"
     assert "--pace" not in locked

@@ -221,6 +221,19 @@ def test_a_place_that_is_taken_is_not_called_a_failure(tmp_path):
     holder.close()
 
 
+def test_a_place_that_is_taken_is_refused_also_before_its_first_round(tmp_path):
+    context_of(tmp_path, {"rounds": 2})
+    plan = load_plan(tmp_path / "fleet.toml")
+    hub = build(plan)[0]
+    check_place(plan, hub)
+    assert not Path(plan.state).exists()
+    holder = open_ledger(plan)
+    with pytest.raises(FolderTaken, match="another server works in"):
+        check_place(plan, hub)
+    holder.close()
+    check_place(plan, hub)
+
+
 def test_what_the_server_keeps_is_its_users_alone(tmp_path):
     federation, stream = assemble(aggregator="fedavg")
     devices = make_devices(federation, stream, 4, {1: lambda reply: replace(reply, kind="hello")})

@@ -89,6 +89,23 @@ def test_a_device_that_was_away_for_long_goes_on_by_itself(tmp_path):
     assert back[1][1] is not None
 
 
+def test_a_device_that_does_not_answer_is_not_online(tmp_path):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def dies(reply):
+        note = {key: reply.note[key] for key in ("run", "nonce") if key in reply.note}
+        dead = reply.round > 0
+        return wire.Parcel("nothing", reply.round, {**note, "reason": "no device answers at x"}) if dead else reply
+
+    devices = make_devices(federation, stream, 4, {2: dies})
+    fleet = {"rounds": 3, "lockstep": False, "deadline": 0.5}
+    app(InProcessGrid(devices), context_of(tmp_path, fleet, aggregator="fedavg"))
+    nodes = json.loads((tmp_path / "server" / "status.json").read_text())["nodes"]
+    assert [node["online"] for node in nodes] == [True, True, False, True]
+    assert [node["silence"] for node in nodes] == ["", "", "no device answers at x", ""]
+    assert [node["last_round"] for node in nodes] == [2, 2, 0, 2]
+
+
 def test_a_key_cannot_say_anothers_name(tmp_path):
     """Nodes 103 to 101 are devices 0 to 2; the key of node 100 is device-3's, and says it is device-0."""
     federation, stream = assemble(aggregator="fedavg")

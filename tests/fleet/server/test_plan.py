@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from fedctta.errors import UserError
-from fedctta.fleet.server.plan import build, load_plan, make_plan, write_plan
+from fedctta.fleet.server.plan import LIMITS, Plan, build, load_plan, make_plan, write_plan
 
 
 def test_round_trip(tmp_path):
@@ -23,7 +25,7 @@ def test_round_trip(tmp_path):
     ("fleet", "run", "reason"),
     [
         ({"round": 3}, {}, "did you mean rounds"),
-        ({"rounds": 0}, {}, "rounds=0 must be at least 1"),
+        ({"rounds": 0}, {}, "rounds=0 must lie between 1 and"),
         ({"rounds": "many"}, {}, "whole number"),
         ({"quorum": 0}, {}, "quorum"),
         ({"deadline": -1}, {}, "deadline"),
@@ -38,12 +40,29 @@ def test_round_trip(tmp_path):
         ({}, {"interval": 2}, "interval in a plan has no effect"),
         ({}, {"robust": "median", "cap": 0.1}, "cap has no effect without robust=cap"),
         ({}, {"clip": 3.0}, "clip has no effect without robust=clip"),
+        ({"lockstep": True}, {"min_batch": 64}, "min_batch=64 is above batch=10, so that no device would share"),
+        ({"lockstep": True}, {"tent.lr": 0.1}, r"tent\.lr has no effect: adapter tent is in none"),
+        ({"lockstep": True}, {"recall.domains": 5}, r"recall\.domains has no effect"),
         ({}, {"robust": "check"}, "robust=check has no effect in a fleet"),
     ],
 )
 def test_wrong_words(fleet, run, reason):
     with pytest.raises(UserError, match=reason):
         make_plan(fleet, run)
+
+
+def test_every_number_has_bounds():
+    numbers = {f.name for f in fields(Plan) if type(f.default) in (int, float)}
+    assert numbers == LIMITS.keys()
+    for key, (least, most) in LIMITS.items():
+        for value in (least - 1, -1.0, most * 2, float("nan"), float("inf"), -float("inf")):
+            with pytest.raises(UserError, match=rf"^{key}="):
+                Plan(**{key: value})
+
+
+@pytest.mark.parametrize("aggregator", ["recall", "fedavg"])
+def test_devices_that_do_not_wait_may_have_larger_batches_than_the_plan_says(aggregator):
+    assert make_plan({}, {"min_batch": 64, "aggregator": aggregator}).experiment.min_batch == 64
 
 
 @pytest.mark.parametrize(
@@ -72,6 +91,11 @@ def test_parts_fit_each_other():
 def test_other_tables_are_refused(tmp_path):
     (tmp_path / "x.toml").write_text("[flet]\n")
     with pytest.raises(UserError, match="did you mean fleet"):
+        load_plan(tmp_path / "x.toml")
+
+
+def test_a_plan_that_is_not_there_is_called_a_plan(tmp_path):
+    with pytest.raises(UserError, match=r"there is no plan file .*x\.toml: check the path"):
         load_plan(tmp_path / "x.toml")
 
 

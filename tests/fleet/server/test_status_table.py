@@ -34,7 +34,7 @@ def test_a_torn_or_missing_status_is_no_status(tmp_path):
 
 def test_a_name_is_no_markup():
     node = {"device": "[/x]", "node": "1", "refused": 0, "ignored": False, "online": True}
-    assert ["[/x]", "1", "yes", "0", "?", "?", "?", "?"] in show({"nodes": [node], "written": 1000.0})
+    assert ["[/x]", "1", "yes", "?", "0", "?", "?", "?", "?"] in show({"nodes": [node], "written": 1000.0})
 
 
 def test_a_status_on_one_line():
@@ -56,16 +56,19 @@ def test_devices_and_processes_are_listed():
             **node,
             "device": "cam",
             "online": True,
+            "last_round": 4,
             "health": {"answers": "source", "alarms": 2, "accuracy": 0.61, "source_accuracy": 0.553},
         },
         {**node, "device": "car", "online": False},
+        {**node, "device": "van", "online": False, "silence": "no device answers at s"},
         {**node, "device": "liar", "online": True, "ignored": True, "refused": 5},
     ]
     tended = {"server": SimpleNamespace(process=SimpleNamespace(pid=77), state="runs", deaths=2)}
     supervisor = SimpleNamespace(tended=tended, memory=lambda name: 3 * 2**20)
     lines = show({"nodes": nodes, "written": 1000.0}, supervisor)
-    assert ["cam", "1", "yes", "0", "source", "2", "61", "%", "55", "%"] in lines
-    assert ["car", "1", "no", "0", "?", "?", "?", "?"] in lines
-    assert ["liar", "1", "in", "quarantine", "5", "?", "?", "?", "?"] in lines
+    assert ["cam", "1", "yes", "4", "0", "source", "2", "61", "%", "55", "%"] in lines
+    assert ["car", "1", "no", "?", "0", "?", "?", "?", "?"] in lines
+    assert ["van", "1", "no", "answer", "?", "0", "?", "?", "?", "?"] in lines
+    assert ["liar", "1", "in", "quarantine", "?", "5", "?", "?", "?", "?"] in lines
     assert ["server", "77", "runs", "2", "3"] in lines
     assert len(show({"written": 1000.0})) == 1

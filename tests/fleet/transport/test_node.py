@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import signal
 import subprocess
 import sys
@@ -102,6 +104,65 @@ def test_a_dead_device_is_answered_for(tmp_path):
     link.ask(Parcel("step", 5, {"nonce": "n"}))
     assert Node(link.connection(), str(tmp_path / "nobody"), None).carry_one()
     assert (link.answer().kind, link.answer().note["nonce"]) == ("nothing", "n")
+
+
+def test_a_dead_device_is_told_once(tmp_path, caplog):
+    caplog.set_level("INFO", logger="fedctta.fleet.node")
+    link = Link()
+    carrier = Node(link.connection(), str(tmp_path / "s"), None)
+
+    def carry(times):
+        caplog.clear()
+        for _ in range(times):
+            link.ask(Parcel("step", 5))
+            carrier.carry_one()
+        return [record.getMessage() for record in caplog.records]
+
+    gone = f"no device answers at {tmp_path / 's'} (No such file or directory)"
+    assert carry(3) == [gone]
+    with SocketServer(tmp_path / "s", lambda request: Parcel("nothing", 5, {"device": "d", "reason": "no batch"})):
+        assert [line.partition(" in ")[0] for line in carry(2)] == ["round 3: answered the server"] * 2
+    assert carry(2) == [gone]
+
+
+SAID = "Exit Code: 305\nFailed to initialize the connection to the SuperLink.\n{}\nIt could not.\n\nSee: visit <x>"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("[code: 2004] Failed to activate SuperNode.", "another node uses this key now"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer", "copy the ca.crt"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] IP address mismatch, not valid for '10.0.0.1'", "--hosts 10.0.0.1, or"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired", "--renew"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "what answers at 10.0.0.1:9092 does not speak TLS"),
+        ("Client error '401 Unauthorized' for url", "does not let this node in"),
+        ("a {new} kind of failure", "10.0.0.1:9092 cannot be used: Failed to initialize .* a {new} kind of failure It"),
+    ],
+)
+def test_why_there_is_no_connection_is_told_in_one_line(said, why):
+    words = node.OwnWords("10.0.0.1:9092")
+    assert not words.filter(logging.LogRecord("flwr", logging.ERROR, "", 0, SAID.format(said), (), None))
+    assert re.search(why, words.why)
+    assert "\n" not in words.why
+    assert "visit" not in words.why
+
+
+def test_flowers_lines_are_told_once_and_without_its_inner_ones():
+    words, told = node.OwnWords("a:1"), []
+    for name, level, line in (
+        ("flwr", logging.DEBUG, "Connection attempt failed with exception: refused"),
+        ("flwr", logging.WARNING, "Connection attempt failed, retrying in 0.48 seconds"),
+        ("flwr", logging.WARNING, "Connection attempt failed, retrying in 2.97 seconds"),
+        ("flwr", logging.ERROR, "SSL/TLS handshake error detected."),
+        ("fedctta.fleet.node", logging.INFO, "answered"),
+        ("flwr", logging.WARNING, "Connection attempt failed, retrying in 0.48 seconds"),
+    ):
+        record = logging.LogRecord(name, level, "", 0, line, (), None)
+        if words.filter(record):
+            told.append(record.getMessage())
+    tried = "no server answers at a:1: the node goes on trying"
+    assert told == [tried, "answered", tried]
 
 
 def test_only_signed_apps_reach_the_device(tmp_path):

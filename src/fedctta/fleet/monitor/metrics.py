@@ -31,7 +31,7 @@ METRICS = (
     Metric("audit_lines", "gauge", "Lines of the audit log."),
     Metric("audit_intact", "gauge", "1 if the audit log is as it was written."),
     Metric("device_info", "gauge", "Version and model of a device, as labels; always 1."),
-    Metric("device_online", "gauge", "1 if the device's node is connected."),
+    Metric("device_online", "gauge", "1 if the device's node is connected and the device answers."),
     Metric("device_quarantined", "gauge", "1 while uploads of the device are ignored."),
     Metric("device_refusals_total", "counter", "Parcels of the device that were refused."),
     Metric("device_adapted", "gauge", "1 if the adapted model answers on the device, 0 if the source model does."),

@@ -20,6 +20,7 @@ from fedctta.fleet.server.status_table import read_status
 
 LATEST = 20  # refusals and events that are shown
 TAIL = 1 << 16  # bytes of the log of refusals that are looked at
+ENDS = ("finished", "failed")
 MOST_ROWS = 64  # of W; a larger one is not drawn
 
 
@@ -43,6 +44,10 @@ class Observer:
     def observe(self) -> dict[str, Any]:
         """Return everything at once, as plain values."""
         status = read_status(self.state)
+        if not is_held(self.state / "lock"):  # nobody is at work: what was written last is no longer so
+            status |= {"doing": status["doing"] if status.get("doing") in ENDS else "not running", "why": ""}
+            gone = {"online": False, "silence": ""}
+            status["nodes"] = [{**node, **gone} for node in status.get("nodes", [])]
         age = max(0.0, time.time() - _number(status.get("written")))
         return {
             **status,
@@ -63,6 +68,20 @@ class Observer:
             self._audit = {"lines": len(events), "breaks": breaks[:LATEST], "latest": events[-LATEST:][::-1]}
             self._seen = seen
         return self._audit
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds a lock (`files.lock`); the lock is not made."""
+    import fcntl  # Windows has none
+
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def describe_certificate(state: Path) -> dict[str, Any] | None:

@@ -34,6 +34,7 @@ from fedctta.runs.settings import Experiment
 from fedctta.streams.clusters import NIID
 
 DEVICE_WORDS = ("dataset", "severity", "domains", "stream", "samples", "order", "clients", "slots", "seed", "folder")
+PACE = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,14 @@ class Tryout:
     fleet: Mapping[str, Any] = field(default_factory=dict)
     lockstep: bool = False
     insecure: bool = False
-    pace: float = 1.0  # seconds per batch of free-running devices; in lock-step the server sets the pace
+    pace: float | None = None  # seconds per batch of free-running devices, usually PACE
 
     def __post_init__(self) -> None:
         for key, least in (("devices", 1), ("rounds", 1), ("pace", 0)):
-            if not getattr(self, key) >= least:
-                raise UserError(f"--{key} {getattr(self, key)} must be at least {least}")
+            if (value := getattr(self, key)) is not None and not value >= least:
+                raise UserError(f"--{key} {value} must be at least {least}")
+        if self.lockstep and self.pace is not None:
+            raise UserError("--pace has no effect with --lockstep, where the server sets the pace: drop one of them")
 
     @property
     def words(self) -> dict[str, Any]:
@@ -127,7 +130,7 @@ def _device_words(tryout: Tryout, name: str, k: int, door: Path) -> list[str]:
     words = ["--model", model, "--data", f"stream:{stream},client={k}", "--state", str(folder)]
     words += ["--adapter", adapter, "--socket", str(door), "--batch", str(run.get("batch", 10)), "--device", "cpu"]
     words += ["--weights", str(run["weights"])] if "weights" in run else []
-    words += ["--lockstep"] if tryout.lockstep else ["--pace", str(tryout.pace)]
+    words += ["--lockstep"] if tryout.lockstep else ["--pace", str(PACE if tryout.pace is None else tryout.pace)]
     return words + [f"{key}={value}" for key, value in run.items() if key.startswith(f"{adapter}.")]
 
 

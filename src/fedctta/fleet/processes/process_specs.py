@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Sequence
@@ -98,9 +97,10 @@ def superlink(link: Link, database: Path, home: Path) -> ProcessSpec:
 
 
 def superexec(link: Link, home: Path) -> ProcessSpec:
-    """What starts the ServerApp."""
+    """What starts the ServerApp, and tells nobody its token (`transport.superexec`)."""
     secret = () if link.keys is None else _secret(link)
-    command = (executable("flower-superexec"), "--runtime-api-address", link.address, *link.trust(), *secret)
+    ours = (sys.executable, "-m", "fedctta.fleet.transport.superexec")
+    command = (*ours, "--runtime-api-address", link.address, *link.trust(), *secret)
     return ProcessSpec("superexec", command, environment(home))
 
 
@@ -125,15 +125,6 @@ def gate(host: str, port: int, link: Link) -> ProcessSpec:
     return ProcessSpec(
         "gate", (sys.executable, "-m", "fedctta.fleet.transport.gate", host, str(port), link.address, *keys)
     )
-
-
-def executable(name: str) -> str:
-    """Return the path of one of Flower's programs, of this Python's before others."""
-    here = str(Path(sys.executable).parent)
-    found = shutil.which(name, path=os.pathsep.join((here, os.environ.get("PATH", ""))))
-    if found is None:
-        raise UserError(f"{name} is not installed: pip install 'fedctta[fleet]'")
-    return found
 
 
 def environment(home: Path) -> dict[str, str]:

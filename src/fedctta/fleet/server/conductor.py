@@ -41,8 +41,8 @@ def open_ledger(plan: Plan) -> Ledger:
 
 
 def check_place(plan: Plan, hub: Hub) -> None:
-    """Refuse a place that cannot be continued, damaged or of another plan, before anything is started."""
-    if (Path(plan.state) / "checkpoint.safetensors").exists():
+    """Refuse a place that cannot be continued before anything is started: damaged, of another plan, or taken."""
+    if Path(plan.state).exists():
         ledger = open_ledger(plan)
         try:
             ledger.load(hub.start())

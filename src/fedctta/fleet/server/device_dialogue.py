@@ -57,6 +57,7 @@ class DeviceDialogue:
         self.health: dict[int, wire.Note] = {}  # what devices last told, by row
         self.facts: dict[str, dict[str, str]] = {}  # what devices said of themselves, by name
         self.silence: dict[int, str] = {}  # why a node has not said who it is
+        self.unanswered: dict[int, str] = {}  # why a node's device does not answer
         self.last_round: dict[int, int] = {}  # of the last upload that was used, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
         self._not_before: dict[int, float] = {}
@@ -137,6 +138,10 @@ class DeviceDialogue:
             if not self.bindings.allows(node):
                 raise UploadRefused("its key is no longer let in")
             parcel = self.examiner.open(answer.flat)
+            if "device" in parcel.note:
+                self.unanswered.pop(node, None)
+            elif parcel.kind == "nothing":  # the node answers in its device's place
+                self.unanswered[node] = f"{parcel.note.get('reason', '')!s:.200}"
             if row is not None:
                 self._believe(node, str(parcel.note.get("device", self.roster.names[row])))
             idle = parcel.kind in ("nothing", "refused")

@@ -143,11 +143,15 @@ def _write_status(folder: Path, status: dict[str, Any]) -> None:
         part.write_text(json.dumps({**status, "written": time.time()}, indent=1) + "\n", encoding="utf-8")
 
 
-def _lock(folder: Path) -> io.FileIO:
+def take(folder: Path) -> io.FileIO:
+    """Hold the folder for a command, which may have to start its server again and again."""
+    make_writable(folder)
+    return _lock(folder, "command.lock")
+
+
+def _lock(folder: Path, name: str = "lock") -> io.FileIO:
     """Hold the folder for as long as this process lives: two servers would undo each other's rounds."""
-    return lock(
-        folder / "lock", FolderTaken(f"another server works in {folder}: end it, or choose another state folder")
-    )
+    return lock(folder / name, FolderTaken(f"another server works in {folder}: end it, or choose another state folder"))
 
 
 def at_work(folder: Path) -> bool:

@@ -54,6 +54,21 @@ IDLE = {
 }
 """Keys of an experiment that nothing in a fleet would heed, and what to do instead."""
 
+_LONGEST = 1e7  # seconds
+LIMITS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("rounds", "quarantine"), (1, 10**9)),
+    **dict.fromkeys(("devices", "max_devices", "classes"), (1, 10**6)),
+    **dict.fromkeys(("pause", "patience", "retry"), (0, _LONGEST)),
+    **dict.fromkeys(("deadline", "ttl"), (0.01, _LONGEST)),
+    "poll": (0.001, 60),
+    "quorum": (1e-6, 1),
+    "max_megabytes": (0.001, 2048),
+    "norm_bound": (1e-6, 1e9),
+    "quarantine_rounds": (0, 10**9),
+    "size": (1, 10**5),
+}
+"""The least and the most that the numbers of a plan may be."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -87,21 +102,16 @@ class Plan:
     experiment: Experiment = field(default_factory=Experiment)
 
     def __post_init__(self) -> None:
-        for key in ("rounds", "devices", "max_devices", "quarantine", "classes", "size"):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key}={getattr(self, key)} must be at least 1")
-        for key in ("deadline", "ttl", "max_megabytes", "norm_bound"):
-            if getattr(self, key) <= 0:
-                raise UserError(f"{key}={getattr(self, key)} must be above 0")
-        if not 0 < self.quorum <= 1:
-            raise UserError(f"quorum={self.quorum} must lie above 0 and up to 1")
+        for key, (least, most) in LIMITS.items():
+            if not least <= getattr(self, key) <= most:
+                raise UserError(f"{key}={getattr(self, key)} must lie between {least} and {most}")
         if self.devices > self.max_devices:
             raise UserError(f"devices={self.devices} are more than max_devices={self.max_devices}: raise the latter")
 
 
 def load_plan(path: Path) -> Plan:
     """Read a plan; a relative state folder lies beside the file."""
-    content = read_toml(path)
+    content = read_toml(path, "plan")
     for key in content:
         if key not in ("fleet", "run"):
             raise unknown(f"table in {path.name}", key, ("fleet", "run"))
@@ -122,11 +132,17 @@ def make_plan(fleet: dict[str, Any], run: dict[str, Any]) -> Plan:
             raise UserError(f"{key} in a plan has no effect, {reason}")
     values = {key: read(value, hints[key], key) for key, value in fleet.items()}
     run = choose_methods(run, values.get("lockstep", Plan.lockstep))
-    experiment = single(run)
+    experiment = single(run, strict=True)
     refuse_idle_guards({key: [getattr(experiment, key)] for key in ("cap", "clip", "trim")}, [experiment])
     plan = Plan(**values, experiment=experiment)
     if experiment.robust == "check" and plan.norm_bound <= BOUND:
         raise UserError("robust=check has no effect in a fleet, whose server checks every upload: drop it")
+    cumulative = aggregators.classes()[experiment.aggregator].cumulative
+    if plan.lockstep and experiment.min_batch > experiment.batch and not cumulative:
+        raise UserError(
+            f"min_batch={experiment.min_batch} is above batch={experiment.batch}, so that no device would share"
+            " anything and lock-step wait for ever: lower min_batch, or raise batch"
+        )
     return plan
 
 

@@ -109,7 +109,8 @@ class Reporter:
             {
                 "device": name,
                 "node": str(node_of.get(row, "")),
-                "online": node_of.get(row) in online,
+                "online": node_of.get(row) in online and node_of.get(row) not in letters.unanswered,
+                "silence": letters.unanswered.get(node_of.get(row, -1), ""),
                 "refused": roster.refused.get(name, 0),
                 "ignored": roster.ignored(name, self.place.round),
                 "health": letters.health.get(row, {}),

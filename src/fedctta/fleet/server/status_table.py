@@ -28,13 +28,15 @@ def board(status: dict[str, Any], supervisor: Supervisor | None = None) -> Group
     """Return the server's line, its devices, and the processes on this machine if they are ours."""
     pieces: list[Any] = [Text(headline(status))]
     if status.get("nodes"):
-        table = _table("device", "node", "online", "refused", "answers", "alarms", "estimated", "source")
+        table = _table("device", "node", "online", "last round", "refused", "answers", "alarms", "estimated", "source")
         for node in status["nodes"]:
-            state = "in quarantine" if node["ignored"] else "yes" if node["online"] else "no"
+            there = "yes" if node["online"] else "no answer" if node.get("silence") else "no"
+            state = "in quarantine" if node["ignored"] else there
+            last = "?" if node.get("last_round") is None else str(node["last_round"])
             health = node.get("health", {})
             told = (health.get("answers", "?"), str(health.get("alarms", "?")))
             estimates = (percent(health.get(key)) for key in ("accuracy", "source_accuracy"))
-            row = (node["device"], node["node"], state, str(node["refused"]), *told, *estimates)
+            row = (node["device"], node["node"], state, last, str(node["refused"]), *told, *estimates)
             table.add_row(*(Text(str(cell)) for cell in row))  # what a device says is no markup
         pieces.append(table)
     if supervisor is not None:

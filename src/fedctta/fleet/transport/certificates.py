@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fedctta.errors import UserError, reason
@@ -29,6 +30,7 @@ from fedctta.fleet.transport.app_bundle import build_bundle, make_signer, sign_b
 
 try:
     from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import (
@@ -46,6 +48,7 @@ except ImportError as error:
         "keys need the cryptography package, which comes with Flower: pip install 'fedctta[fleet]'"
     ) from error
 
+SERVER_FILES = ("ca.crt", "server.crt", "server.key", "superexec.secret", "app.fab", "app.json")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 DAYS = 825  # of a certificate
 
@@ -59,6 +62,8 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int, days: int = DAYS) 
         raise UserError(f"{folder} is not empty: choose another folder; keys are never written over")
     if nodes < 1:
         raise UserError(f"nodes={nodes} must be at least 1")
+    for host in hosts:
+        _check_host(host)
     ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca = _certificate("fedctta fleet CA", ca_key, "fedctta fleet CA", ca_key, days, None)
     server = _certificate("fedctta fleet server", server_key, "fedctta fleet CA", ca_key, days, [*hosts, *LOOPBACK])
@@ -79,8 +84,7 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int, days: int = DAYS) 
 def add_node(folder: Path, name: str) -> list[Path]:
     """Write one more node's key pair."""
     _require_keys(folder)
-    if not re.fullmatch(r"[\w.-]{1,100}", name):
-        raise UserError(f"node name {name!r} must be of letters, digits, - and _")
+    check_name(name)
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" {name}\n".encode()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
@@ -89,6 +93,12 @@ def add_node(folder: Path, name: str) -> list[Path]:
         if path.exists():
             raise _is_there(path)
     return [_write(path, *content) for path, content in files.items()]
+
+
+def check_name(name: str) -> None:
+    """Refuse a node's name that is no name of a file."""
+    if not re.fullmatch(r"[\w.-]{1,100}", name):
+        raise UserError(f"node name {name!r} must be of letters, digits, - and _")
 
 
 def revoke_node(folder: Path, name: str) -> Path:
@@ -125,6 +135,24 @@ def renew(folder: Path, days: int = DAYS) -> list[Path]:
         with whole(folder / file) as part:
             part.write_bytes(certificate.public_bytes(Encoding.PEM))
     return [*(folder / file for file in certificates), *_sign_app(folder)]
+
+
+def check_server_keys(folder: Path) -> None:
+    """Refuse a folder that lacks what a server needs, or whose certificate is of another key or authority."""
+    missing = [name for name in SERVER_FILES if not (folder / name).is_file()]
+    if missing:
+        raise UserError(
+            f"{folder} lacks {', '.join(missing)}: copy it from where `fedctta fleet keys` made it; --renew there makes"
+            " app.fab and app.json anew"
+        )
+    server, authority = (_load_certificate(folder / name) for name in ("server.crt", "ca.crt"))
+    wrong = f"{folder / 'server.crt'} does not fit"
+    if server.public_key() != _load_private(folder / "server.key").public_key():
+        raise UserError(f"{wrong} server.key beside it: copy both from one folder of keys")
+    try:
+        server.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise UserError(f"{wrong} ca.crt beside it: copy both from one folder of keys") from error
 
 
 def remind(certificate: Path) -> str | None:
@@ -198,7 +226,9 @@ def _require_keys(folder: Path) -> None:
 def _load_private(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), None)
-    except ValueError:
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}; copy it from the folder of keys") from error
+    except (ValueError, TypeError):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UserError(f"{path} is no key on an elliptic curve: use the one that `fedctta fleet keys` made")
@@ -281,14 +311,21 @@ def _usage(authority: bool) -> x509.KeyUsage:
     )
 
 
+def _check_host(host: str) -> None:
+    """Refuse what is neither an address nor a name that a certificate may have."""
+    label = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return
+    if len(host) > 253 or not re.fullmatch(rf"(\*\.)?{label}(\.{label})*", host):
+        raise UserError(
+            f"host {host!r} is neither a name nor an address: write for example fleet.example.org, without a port"
+        )
+
+
 def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise UserError(
-            f"host {host!r} is neither a name nor an address: write for example fleet.example.org"
-        ) from error
+    return x509.DNSName(host)

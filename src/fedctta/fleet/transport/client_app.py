@@ -8,6 +8,7 @@ app answers with an empty parcel that says so.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 RECORD = "parcel"
 """Name of the record, and of the one array in it, in which a packed parcel travels, either way."""
 
+SMALL = 4096  # bytes; what this app says by itself is shorter
 TIMEOUT, LOCKSTEP_TIMEOUT = 20.0, 60.0
 
 app = ClientApp()
@@ -45,6 +47,20 @@ def carry(message: Message, context: Context) -> Message:
     flat = next(iter(message.content.array_records[RECORD].values())).numpy()
     reply = ask_device(flat, context.node_config.get("device"), context.node_config.get("timeout"))
     return Message(RecordDict({RECORD: ArrayRecord({RECORD: Array(reply)})}), reply_to=message)
+
+
+def why_silent(reply: Message) -> str | None:
+    """Return why the device did not answer, if this app has answered in its place."""
+    if reply.has_error():
+        return None
+    flat = reply.content.array_records[RECORD][RECORD].numpy()
+    if flat.nbytes > SMALL:
+        return None
+    with suppress(Malformed):
+        parcel = unpack(flat, SMALL)
+        if parcel.kind == "nothing" and "device" not in parcel.note:
+            return str(parcel.note.get("reason", ""))
+    return None
 
 
 def ask_device(flat: NDArray[np.uint8], place: object, timeout: object = None) -> NDArray[np.uint8]:

@@ -24,12 +24,13 @@ from typing import Any
 from fedctta.fleet import flower
 from fedctta.fleet.transport.app_bundle import is_signed, read_trusted
 from fedctta.fleet.transport.certificates import read_node_key
-from fedctta.fleet.transport.client_app import app
+from fedctta.fleet.transport.client_app import app, why_silent
 from fedctta.fleet.transport.flower_messages import HELLO
 
 log = logging.getLogger("fedctta.fleet.node")
 
 SOONEST, LATEST, SHARE = 0.2, 3.0, 0.125
+FLOWER = "flwr"  # the name of its logger
 UNSIGNED = 7  # Flower's code for an app that cannot be verified
 
 
@@ -42,6 +43,58 @@ def wait_before(idle: float) -> float:
     return min(LATEST, max(SOONEST, SHARE * idle))
 
 
+STRANGER = (
+    "the server does not let this node in: its .pub must lie in the server's keys/nodes, and clocks agree within 5 min"
+)
+PUT_OUT = "the server lets this node no longer in: its key was revoked, or its .pub removed"
+CAUSES = {
+    "2004": "another node uses this key now, or one that was killed did so until a minute ago: each node needs its own",
+    "mismatch": "the server's certificate does not name {host}: make keys with --hosts {host}, or use a name it has",
+    "has expired": "the server's certificate has ended, or the clock is wrong: see `fedctta fleet keys --renew`",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of the authority in ca.crt: copy the ca.crt of the"
+    " server's folder of keys",
+    "SSL": "what answers at {address} does not speak TLS as a server with keys does: is it the server's --listen?",
+    "401": STRANGER,
+}
+"""What Flower says of a connection that cannot be made, and what that means."""
+
+
+def explain(said: str, address: str) -> str:
+    """Return why no connection can be made, and what to do.
+
+    >>> explain("[SSL: CERTIFICATE_VERIFY_FAILED] Hostname mismatch, ...", "a.example:9092")
+    "the server's certificate does not name a.example: make keys with --hosts a.example, or use a name it has"
+    """
+    known = (meaning for sign, meaning in CAUSES.items() if sign in said)
+    text = next(known, "the server at {address} cannot be used: " + " ".join(said.split())[:300])
+    return text.replace("{address}", address).replace("{host}", address.rpartition(":")[0])
+
+
+class OwnWords(logging.Filter):
+    """Keeps of what Flower logs the warnings, once each; `why` is why it ends the node."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address, self._last, self.why = address, "", ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written, and change its words."""
+        if record.name != FLOWER:
+            self._last = ""
+            return True
+        said = record.getMessage()
+        if said.startswith("Exit Code"):
+            self.why = explain(said.partition("\n")[2].partition("\n\n")[0], self._address)
+            return False
+        if record.levelno < logging.WARNING or "handshake error" in said:
+            return False
+        if said.startswith("Connection attempt failed"):
+            said = f"no server answers at {self._address}: the node goes on trying"
+        before, self._last = self._last, said
+        record.msg, record.args = said, ()
+        return said != before
+
+
 class Node:
     """One connection to a SuperLink; `connection` is what Flower's `http_request_response` yields."""
 
@@ -49,6 +102,7 @@ class Node:
         self._id, self._receive, self._send, self._get_run, self._get_fab, *rest = connection
         self._pull, self._push, self._confirm = rest
         self._socket, self._trusted = socket, trusted
+        self._silence: str | None = None  # why the device did not answer the last message
         self._run: tuple[int, bool] | None = None  # the last run, and whether its app is signed
 
     def serve(self, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -107,6 +161,11 @@ class Node:
             wanted, session = self._send(reply, flower.get_object_tree(reply), time.monotonic() - began)
             push = partial(self._push, run, session)
             flower.push_objects(flower.get_all_nested_objects(reply), push, object_ids_to_push=wanted)
+        before, self._silence = self._silence, why_silent(reply)
+        if self._silence:
+            if self._silence != before:
+                log.warning("%s", self._silence)
+            return
         kind, round_ = reply.metadata.message_type, reply.metadata.group_id
         what = "answered the server's hello" if kind == HELLO else f"round {round_}: answered the server"
         log.info("%s in %.2f s", what, time.monotonic() - began)
@@ -114,20 +173,27 @@ class Node:
 
 def main(words: list[str]) -> None:
     """Serve until ended."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    log.setLevel(logging.INFO)  # others only if they warn: httpx has a line for every request
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # an end of which the SuperLink is told
-    signal.signal(
-        signal.SIGINT, lambda number, frame: sys.exit("the server lets this node no longer in")
-    )  # Flower's way
     address, socket, *proof = words
+    connect = flower.http_request_response
+    ours, handler = OwnWords(address), logging.StreamHandler()
+    handler.addFilter(ours)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", handlers=[handler])
+    log.setLevel(logging.INFO)  # others only if they warn: httpx has a line for every request
+    logging.getLogger(FLOWER).handlers.clear()  # it would write every line twice
+    joined = False
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # an end of which the SuperLink is told
+    signal.signal(signal.SIGINT, lambda number, frame: sys.exit(PUT_OUT if joined else STRANGER))  # Flower's way
     keys = trusted = None
     if proof:
         key = read_node_key(Path(proof[1]))
         keys, trusted = (key, key.public_key()), read_trusted(Path(proof[2]))
-    with flower.http_request_response(address, not proof, proof[0] if proof else None, keys) as connection:
-        log.info("SuperNode ID: %s", connection[0])
-        Node(connection, socket, trusted).serve()
+    try:
+        with connect(address, not proof, proof[0] if proof else None, keys) as connection:
+            joined = True
+            log.info("SuperNode ID: %s", connection[0])
+            Node(connection, socket, trusted).serve()
+    except SystemExit as end:
+        sys.exit(ours.why or end.code)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ def only(bundle: bytes, signature: dict[str, str]) -> Callable[..., Fab]:
 def lock(token: str, bundle: bytes, signature: dict[str, str]) -> Callable[[], None]:
     """Put the lock into Flower; return what starts its SuperLink."""
     return flower.replace(
+        "flower_superlink",
         {"load_control_authn_plugin": lambda: TokenOnly(token), "Fab": only(bundle, signature)},
     )
 

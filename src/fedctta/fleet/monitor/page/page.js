@@ -62,10 +62,11 @@ function fill(table, heads, rows, none) {
 
 function showHead(seen) {
   const finished = seen.doing === "finished";
-  const silent = seen.age > 15 && !finished;
+  const stopped = seen.doing === "not running";
+  const silent = seen.age > 15 && !finished && !stopped;
   const state = place("state");
   place("title").textContent = `Fleet: round ${seen.round ?? "?"} of ${seen.rounds ?? "?"}`;
-  state.className = silent ? "alert" : "";
+  state.className = silent || stopped ? "alert" : "";
   state.textContent = silent ? `The server has been silent for ${Math.round(seen.age)} s; it was last ${seen.doing}.`
     : `The server is ${finished ? "done" : seen.doing}.`;
   place("why").hidden = !seen.why;
@@ -101,7 +102,8 @@ function showDevices(seen) {
   const rows = (seen.nodes ?? []).map((node) => {
     const health = node.health ?? {}, domains = node.domains ?? [], facts = node.facts ?? {};
     const other = facts.version && facts.version !== seen.versions?.fedctta;
-    const state = node.ignored ? ["in quarantine", "alert"] : node.online ? ["online", "fine"] : ["offline", "alert"];
+    const state = node.ignored ? ["in quarantine", "alert"] : node.online ? ["online", "fine"]
+      : [node.silence ? "does not answer" : "offline", "alert"];
     return [
       [node.device, "name"], state, [health.answers ?? "–", health.answers === "source" ? "alert" : ""],
       [percent(health.accuracy), "n"], [percent(health.source_accuracy), "n"],
