@@ -39,6 +39,15 @@ def test_every_combination_is_run_once_on_the_same_stream(play):
         assert all((r.domain == shown[0].domain).all() for r in shown)
 
 
+def test_two_wordings_of_one_experiment_are_one_run(play, tmp_path):
+    result = play(aggregator="fedavg", seed=[0, 1], device=["auto", "cpu"], slots=[None, 3])
+    assert [record.settings["seed"] for record in result] == [0, 1]
+    assert {row.label: row.cells[0].seeds for row in result.table().rows} == {"No-Adapt": 2, "FedAvg": 2}
+    lifted = play(aggregator="fedavg", seed=[0, 1], lift=["auto", "loop"], out=tmp_path)
+    assert {cell.seeds for row in lifted.table().rows for cell in row.cells} == {2}
+    assert lifted.write_report(tmp_path).exists()
+
+
 def test_the_summary_holds_what_was_promised(play):
     summary, idle = play(aggregator="fedctta").summaries()
     assert (idle["adapter"], idle["images"]) == ("none", summary["images"])

@@ -130,12 +130,10 @@ def run(
     cache = Cache(objects)
     for experiment in asked:
         choose_methods(experiment)  # what is wrong with parameters is said before data are loaded
-    if len(asked) > 1:
-        for experiment in asked:
-            check(experiment, cache)
+    distinct = _check_all(asked, cache) if len(asked) > 1 else asked
     if not baseline:
-        refuse_idle_baseline(asked, cache)
-    experiments = add_baselines(asked, cache) if baseline else asked
+        refuse_idle_baseline(distinct, cache)
+    experiments = add_baselines(distinct, cache) if baseline else distinct
     with claim_folder(folder, asked, resume):
         if jobs != 1:
             _play_at_once(experiments, cache, folder, jobs, resume, console)
@@ -145,7 +143,7 @@ def run(
                 label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
                 watch = partial(bar.watch, f"{label} seed {experiment.seed}")
                 records.append(run_one(experiment, cache, folder, resume, watch))
-    mine, added = tuple(records[: len(asked)]), tuple(records[len(asked) :])
+    mine, added = tuple(records[: len(distinct)]), tuple(records[len(distinct) :])
     if chosen is None:
         return Result(mine, baselines=added)
     return Result(mine, chosen.title, chosen.published, added)
@@ -154,6 +152,14 @@ def run(
 def read_experiments(preset: str | None, values: Mapping[str, Any]) -> list[Experiment]:
     """Return the experiments that a preset and words describe."""
     return expand({**(load_preset(preset).values if preset else {}), **values})
+
+
+def _check_all(experiments: Sequence[Experiment], cache: Cache) -> list[Experiment]:
+    """Refuse what cannot be played; of experiments that only their words tell apart, return the first."""
+    found: dict[str, Experiment] = {}
+    for experiment in experiments:
+        found.setdefault(check(experiment, cache), experiment)
+    return list(found.values())
 
 
 def _play_at_once(
