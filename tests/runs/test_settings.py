@@ -255,8 +255,8 @@ def test_a_preset_file_is_values_and_published_numbers(tmp_path):
 
 
 def test_a_preset_without_a_title_is_called_like_its_file(tmp_path):
-    (tmp_path / "mine.toml").write_text("")
-    assert load_preset(str(tmp_path / "mine.toml")) == settings.Preset("mine", {}, {})
+    (tmp_path / "mine.toml").write_text("[run]\nseed = 1")
+    assert load_preset(str(tmp_path / "mine.toml")) == settings.Preset("mine", {"seed": 1}, {}, own=True)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +267,12 @@ def test_a_preset_without_a_title_is_called_like_its_file(tmp_path):
         ("seed = 1", "unknown table in mine.toml 'seed'"),
         ("run = 3", r"mine.toml: run must be a table: write \[run\]"),
         ("published = [1]", "mine.toml: published must be a table"),
+        ("", r"mine.toml: there is nothing to run: write \[run\]"),
+        ("[published]\nFedAvg = { niid = 1 }", "there is nothing to run"),
+        ("title = 3\n[run]\nseed = 1", "mine.toml: title = 3 must be text"),
+        ("[run]\nseed = 1\n[published]\nFedAvg = 3", "published numbers of 'FedAvg' must be a table"),
+        ("[run]\nseed = 1\n[published]\nFedAvg = { niid = '66' }", "published number '66' of 'FedAvg', niid: write"),
+        ("[run]\nseed = 1\n[published]\nFedAvg = { niid = true }", "published number True of 'FedAvg', niid: write"),
     ],
 )
 def test_a_preset_that_cannot_be_read_is_told(tmp_path, text, message):

@@ -31,6 +31,7 @@ from fedctta.runs.jobs import side_by_side
 from fedctta.runs.output_folder import claim_folder
 from fedctta.runs.own_data import refuse_idle_source_images
 from fedctta.runs.progress import RoundBar
+from fedctta.runs.published import refuse_idle_numbers, suits
 from fedctta.runs.settings import Experiment, expand, load_preset
 from fedctta.runs.trial import check, run_one
 from fedctta.sampling import Sampler, samplers
@@ -123,6 +124,8 @@ def run(
     values, objects = _name_objects(values)
     asked = expand({**(chosen.values if chosen else {}), **values})
     refuse_idle_source_images(asked)
+    if chosen and chosen.own:
+        refuse_idle_numbers(str(preset), chosen, asked)
     folder = None if out is None else Path(out)
     if folder is not None:
         require_writable(folder / "runs")
@@ -144,7 +147,7 @@ def run(
                 watch = partial(bar.watch, f"{label} seed {experiment.seed}")
                 records.append(run_one(experiment, cache, folder, resume, watch))
     mine, added = tuple(records[: len(distinct)]), tuple(records[len(distinct) :])
-    if chosen is None:
+    if chosen is None or (chosen.published and not suits(chosen, asked)):
         return Result(mine, baselines=added)
     return Result(mine, chosen.title, chosen.published, added)
 

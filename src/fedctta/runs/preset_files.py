@@ -29,11 +29,14 @@ def titles(paths: Mapping[str, Path]) -> dict[str, str]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file, or say in one line what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"there is no preset file {path}: check the path") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"cannot read the preset {path}: {error}") from None
+    if not isinstance(title := content.get("title", ""), str):
+        raise UserError(f'{path}: title = {title} must be text: write title = "..."')
+    return content
 
 
 def _files(package: str) -> dict[str, Path]:

@@ -270,6 +270,7 @@ class Preset:
     title: str
     values: Mapping[str, Any]
     published: Mapping[str, Mapping[str, float]]
+    own: bool = False  # a file of the user's
 
 
 def load_preset(name: str) -> Preset:
@@ -285,7 +286,16 @@ def load_preset(name: str) -> Preset:
             raise unknown(f"table in {path.name}", key, allowed)
         if key != "title" and not isinstance(content[key], dict):
             raise UserError(f"{path}: {key} must be a table: write [{key}] and its values below")
-    return Preset(content.get("title", path.stem), dotted(content.get("run", {})), content.get("published", {}))
+    if not content.get("run"):
+        raise UserError(f"{path}: there is nothing to run: write [run] and key = value below, as in fedctta run")
+    published = content.get("published", {})
+    for label, numbers in published.items():
+        if not isinstance(numbers, dict):
+            raise UserError(f"{path}: published numbers of {label!r} must be a table: write {{ niid = 66.23 }}")
+        for column, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise UserError(f"{path}: published number {number!r} of {label!r}, {column}: write 66.23")
+    return Preset(content.get("title", path.stem), dotted(content["run"]), published, name not in known)
 
 
 def dotted(table: Mapping[str, Any]) -> dict[str, Any]:
