@@ -233,9 +233,7 @@ def _parameters(kind: str, name: str) -> dict[str, Any]:
 def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
     plain = {key: value for key, value in values.items() if "." not in key}
     for kind, registry in _REGISTRIES.items():
-        name = plain.get(kind, DEFAULTS[kind])
-        if name not in registry.classes():
-            raise unknown(kind, name, registry.classes())
+        registry.find(plain.get(kind, DEFAULTS[kind]))
     if not adapters.classes()[plain.get("adapter", DEFAULTS["adapter"])].adapts:
         # nothing is adapted, so there is nothing to aggregate or to store, and nothing that does harm
         plain |= {"aggregator": ALONE, **{key: DEFAULTS[key] for key in _OF_ADAPTING}}
