@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -44,6 +44,8 @@ class Registry(Generic[T]):
     def register(self, cls: type[T]) -> type[T]:
         """Add one class; usable as a decorator. It may replace an earlier one of the user's, not one of the package."""
         name = own_name(cls)
+        if not is_dataclass(cls):
+            raise UserError(f"{cls.__qualname__} is no dataclass: write @dataclass(frozen=True) above it")
         known = self.classes().get(name)
         if known not in (None, cls) and known.__module__.startswith(f"{self.package}."):
             raise UserError(f"{self.kind} {name!r} is one of the package's own: give {cls.__qualname__} another name")

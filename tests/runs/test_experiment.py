@@ -102,6 +102,31 @@ def test_a_method_of_ones_own_is_one_class(play):
     assert result.records[0].collaboration[0, 0, 0] == pytest.approx(0.25 + 0.75 / 4)
 
 
+def test_a_mistake_in_a_method_of_ones_own_is_one_line(play, tmp_path):
+    class Bare(fedctta.Aggregator):
+        name: ClassVar[str] = "bare"
+
+    @dataclass(frozen=True)
+    class Wrong(fedctta.Aggregator):
+        name: ClassVar[str] = "wrong"
+        forgets: bool = False
+
+        def collaborate(self, server, uploads, memory):
+            return torch.eye(4) if self.forgets else (torch.eye(3), memory)
+
+    for given, said in [
+        (Wrong, "aggregator=Wrong is a class: call it, aggregator=Wrong()"),
+        (Bare(), r"Bare is no dataclass: write @dataclass\(frozen=True\) above it"),
+        (Wrong(), r"collaborate of wrong returned W\[3, 3\]: return W\[4, 4\]"),
+        (Wrong(forgets=True), r"collaborate of wrong must return two things: W\[4, 4\] and the memory"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            play(aggregator=given)
+    with pytest.raises(UserError, match="jobs need a folder"):
+        run(dataset="shapes-c", aggregator=Wrong(), jobs=2, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_method_cannot_take_the_name_of_one_of_the_packages(play):
     @dataclass(frozen=True)
     class Mine(fedctta.Aggregator):

@@ -129,6 +129,8 @@ def run(
     folder = None if out is None else Path(out)
     if folder is not None:
         require_writable(folder / "runs")
+    if jobs != 1:
+        _refuse_jobs(folder, objects, asked)
     records = []
     cache = Cache(objects)
     for experiment in asked:
@@ -138,8 +140,8 @@ def run(
         refuse_idle_baseline(distinct, cache)
     experiments = add_baselines(distinct, cache) if baseline else distinct
     with claim_folder(folder, asked, resume):
-        if jobs != 1:
-            _play_at_once(experiments, cache, folder, jobs, resume, console)
+        if folder is not None and jobs != 1:
+            _play_at_once(experiments, folder, jobs, resume, console)
             resume = True
         with RoundBar(console, progress) as bar:
             for k, experiment in enumerate(experiments):
@@ -167,17 +169,12 @@ def _check_all(experiments: Sequence[Experiment], cache: Cache) -> list[Experime
 
 def _play_at_once(
     experiments: Sequence[Experiment],
-    cache: Cache,
-    folder: Path | None,
+    folder: Path,
     jobs: int,
     resume: bool,
     console: Console,
 ) -> None:
     """Play all experiments into the folder, several at once."""
-    if folder is None or cache.objects:
-        raise UserError(
-            "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
-        )
     done = partial(_tell, console, len(experiments), [])
     for reason in side_by_side(experiments, folder, jobs, resume, done).values():
         raise UserError(reason)
@@ -187,6 +184,19 @@ def _tell(console: Console, count: int, done: list[str], experiment: Experiment,
     done.append(experiment.fingerprint)
     name = f"{experiment.stream} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}"
     console.print(f"[{len(done)}/{count}] {name}{': ' + reason if reason else ''}", style="dim", markup=False)
+
+
+_GIVEN: set[type[Any]] = set()
+"""Classes that only this process knows: of methods given as objects, which no module or plugin brings."""
+
+
+def _refuse_jobs(folder: Path | None, objects: Mapping[str, Any], experiments: Sequence[Experiment]) -> None:
+    """Refuse to play at once what other processes could not find or keep."""
+    methods = {type(method) for experiment in experiments for method in choose_methods(experiment)}
+    if folder is None or objects or methods & _GIVEN:
+        raise UserError(
+            "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
+        )
 
 
 def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -201,6 +211,9 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     for kind, (registry, base) in registries.items():
         given = plain.get(kind)
         options: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+        for option in options:
+            if isinstance(option, type) and issubclass(option, base):
+                raise UserError(f"{kind}={option.__name__} is a class: call it, {kind}={option.__name__}()")
         if not any(isinstance(option, base) for option in options):
             continue
         names = [option.name if isinstance(option, base) else option for option in options]
@@ -210,7 +223,7 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         for option in options:
             if isinstance(option, base):
                 if registry.classes().get(option.name) is not type(option):
-                    registry.register(type(option))
+                    _GIVEN.add(registry.register(type(option)))
                 its = {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
                 plain = its | plain  # a dotted key replaces the object's value
     if "dataset" in plain:
