@@ -267,6 +267,12 @@ def test_wrong_numbers_are_refused_before_anything_runs(play):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_cpu_computes_in_float32_and_the_record_says_so(play):
+    for precision, told in (("tf32", True), ("bf16", True), ("float32", False)):
+        notes = play(aggregator="local", precision=precision).records[0].settings["notes"]
+        assert (f"precision={precision} is for GPUs: computed in float32 on a CPU" in notes) is told
+
+
 def test_a_missing_gpu_is_told(play):
     with pytest.raises(UserError, match="no CUDA GPU"):
         play(device="cuda")

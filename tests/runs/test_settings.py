@@ -177,6 +177,15 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"cap": 0.1, "robust": ["clip", "median"]}, "cap has no effect without robust=cap"),
         ({"trim": 0.1}, "trim has no effect without robust=trimmed"),
         ({"lie": "scale"}, "lie has no effect without liars"),
+        ({"delay": 2}, "delay has no effect without stragglers"),
+        ({"stale": "refuse"}, "stale has no effect without stragglers"),
+        ({"decay": [0.1, 0.5], "stragglers": 0}, "decay has no effect without stragglers"),
+        ({"delta": 1e-6, "noise": 0.1, "aggregator": "fedavg"}, "delta has no effect without epsilon"),
+        ({"aggregator": "local", "liars": 1}, "liars has no effect: nothing is sent in these runs"),
+        ({"adapter": "none", "robust": "median"}, "robust has no effect: nothing is sent"),
+        ({"aggregator": "local", "interval": 5}, "interval has no effect: nothing is sent"),
+        ({"aggregator": "local", "stragglers": 0.5}, "stragglers has no effect: nothing is sent"),
+        ({"aggregator": "local", "min_batch": 5}, "min_batch has no effect: nothing is sent"),
         ({"adapter": "none", "guard": "reset"}, "guard has no effect: nothing is adapted"),
         ({"adapter": "none", "storage": "bf16"}, "storage has no effect: nothing is adapted"),
         ({"storage": "half"}, "unknown value for storage 'half'"),
@@ -226,6 +235,11 @@ OTHER = {
         "engine": "flower",
     },
 }
+
+
+def test_what_some_runs_of_a_sweep_use_is_not_idle():
+    sweep = {"adapter": ["none", "bn"], "aggregator": ["local", "fedavg"]}
+    assert len(expand({**sweep, "liars": 1, "interval": 5, "stragglers": [0, 0.2], "delay": 2})) == 6
 
 
 def test_every_key_is_part_of_the_fingerprint():

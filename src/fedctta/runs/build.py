@@ -224,6 +224,8 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
     yield from notes_on_training(experiment, parts.source)
     if experiment.lift == "auto" and parts.lift == "loop":
         yield "clients are run one after another, which is slower: torch's vmap cannot run this model"
+    if parts.device.type == "cpu" and experiment.precision != "float32":
+        yield f"precision={experiment.precision} is for GPUs: computed in float32 on a CPU"
     if parts.device.type == "cuda" and (obstacle := find_obstacle()):
         yield f"plain torch is used in place of kernels, which is slower: Triton cannot run them ({obstacle})"
 

@@ -31,6 +31,8 @@ ALONE = "local"
 
 _OF_ADAPTING = ("check", "guard", "storage")  # without effect where nothing is adapted
 
+_OF_SENDING = ("noise", "epsilon", "interval", "stragglers", "robust", "liars", "min_batch")  # of what clients send
+
 
 @dataclass(frozen=True)
 class Experiment(Keys):
@@ -170,8 +172,8 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
             name, _, parameter = key.partition(".")
             kinds = either(kind for kind in methods[name] if parameter in _parameters(kind, name))
             raise UserError(f"{key} has no effect: {kinds} {name} is in none of the runs; drop the key")
-    for key in ("noise", "epsilon"):
-        if set(choices.get(key, ())) - {None} and not any(_sends(e) for e in experiments.values()):
+    for key in _OF_SENDING:
+        if set(choices.get(key, ())) - {DEFAULTS[key]} and not any(_sends(e) for e in experiments.values()):
             raise UserError(f"{key} has no effect: nothing is sent in these runs; drop it, or use another aggregator")
     refuse_idle_guards(choices, list(experiments.values()))
     for key in _OF_ADAPTING:
@@ -189,6 +191,11 @@ def refuse_idle_guards(choices: Mapping[str, Sequence[Any]], experiments: Sequen
         key = "trim" if way == "trimmed" else way
         if set(choices.get(key, ())) - {DEFAULTS[key]} and all(e.robust != way for e in experiments):
             raise UserError(f"{key} has no effect without robust={way}: add it, or drop {key}")
+    for key in ("delay", "stale", "decay"):
+        if set(choices.get(key, ())) - {DEFAULTS[key]} and not any(e.stragglers for e in experiments):
+            raise UserError(f"{key} has no effect without stragglers: say stragglers=0.2, or drop it")
+    if set(choices.get("delta", ())) - {DEFAULTS["delta"]} and all(e.epsilon is None for e in experiments):
+        raise UserError("delta has no effect without epsilon: say epsilon=8, or drop it")
     if set(choices.get("lie", ())) - {DEFAULTS["lie"]} and not any(e.liars for e in experiments):
         raise UserError("lie has no effect without liars: say liars=2, or drop it")
 
