@@ -23,6 +23,12 @@ def test_methods_have_their_papers_names_and_baselines_come_first(fake: Fake) ->
     assert labels([*runs, idle]) == [expected]
 
 
+def test_parameters_in_labels_do_not_change_the_order(fake: Fake) -> None:
+    runs = [fake(rounds=3, aggregator=a, bn={"momentum": m}) for a in ("oracle", "fedctta", "local") for m in (0.5, 1)]
+    titles = [label.partition(" momentum=")[0] for label in labels(runs)[0]]
+    assert titles == ["Local", "Local", "FedCTTA", "FedCTTA", "Oracle (upper bound)", "Oracle (upper bound)"]
+
+
 def test_a_differing_parameter_goes_into_the_label(fake: Fake) -> None:
     runs = [fake(rounds=3, seed=s, fedctta={"temperature": t, "ema": 0.9}) for t in (0.5, 1.0) for s in (0, 1)]
     (column,) = arrange(runs)

@@ -16,7 +16,7 @@ from typing import Any
 from fedctta.errors import UserError
 from fedctta.keys import Keys
 from fedctta.registry import defaults
-from fedctta.report.titles import is_idle, method_title, rank, titled
+from fedctta.report.titles import find_method, is_idle, method_title, rank
 from fedctta.results.records import Record
 
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
@@ -73,8 +73,7 @@ def arrange(records: Sequence[Record]) -> tuple[Column, ...]:
 
 def in_order(labels: Iterable[str]) -> list[str]:
     """Put the baselines first and the upper bound last; leave the others as they came."""
-    known = titled()
-    return sorted(dict.fromkeys(labels), key=lambda label: rank(known.get(label)))
+    return sorted(dict.fromkeys(labels), key=lambda label: rank(find_method(label)))
 
 
 def methods(columns: Iterable[Column]) -> list[str]:
