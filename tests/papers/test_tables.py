@@ -108,6 +108,12 @@ def test_published_numbers_have_a_mean_and_perhaps_a_spread(write):
         ('name = "first"', 'name = "first"\nby = "domain"', "one column"),
         ('name = "first"', 'name = "first"\nby = "colour"', "unknown by in mine.toml 'colour'"),
         ('name = "first"', 'name = "first"\nfigure = "pie"', "unknown figure in mine.toml 'pie'"),
+        (
+            'name = "first"',
+            'name = "first"\ntext = "{FedProks | niid}"',
+            "row in text of mine.toml 'FedProks'",
+        ),
+        ('name = "first"', 'name = "first"\ntext = "{FedProx | XID}"', "unknown column in text of mine.toml 'XID'"),
         ("columns.niid", "columns.niid.x", "unknown method 'x'|niid"),
         ('title = "A table"', 'title = "A table', "cannot read the preset"),
     ],

@@ -139,10 +139,10 @@ class Paper:
 
 
 def _refuse_leveling(place: str, what: str, settings: Iterable[Settings], more: Settings) -> None:
-    """Refuse a key in which rows or columns differ: their names would be false."""
+    """Refuse a key in which rows or columns differ: their names would be false. Any run may be longer or shorter."""
     each = [dotted(own) for own in settings]
     for key in more:
-        if any(own.get(key) != each[0].get(key) for own in each):
+        if key != "slots" and any(own.get(key) != each[0].get(key) for own in each):
             raise UserError(f"{place}: {key} is what {what} differ in: drop it")
 
 
@@ -250,6 +250,12 @@ def _panel(path: Path, content: Any, seeds: int) -> Panel:
     for row, values in numbers.items():
         if by == "mean" and len(values) != len(tables["columns"]):
             raise UserError(f"{path}: {row} has {len(values)} published numbers for {len(tables['columns'])} columns")
+    for place in re.findall(r"\{([^{}]+)\}", str(content.get("text", ""))):
+        row, _, column = (" ".join(part.split()) for part in place.partition("|"))
+        if place not in ("sh", "th"):
+            for kind, name in (("row", row), ("column", column)):
+                if name not in tables[f"{kind}s"]:
+                    raise unknown(f"{kind} in text of {path.name}", name, tables[f"{kind}s"])
     if len({len(values) for values in numbers.values()}) > 1:
         told = ", ".join(f"{row} {len(values)}" for row, values in numbers.items())
         raise UserError(
