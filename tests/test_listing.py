@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+import fedctta
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.listing import KINDS, describe, list_methods, list_models, read_package
 from fedctta.models import ARCHITECTURES
@@ -88,6 +91,30 @@ def test_what_a_plugin_brings_is_listed_and_hides_nothing(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "A method of theirs. {'share': 0.5} Average all models equally.\n"
+
+
+def test_a_broken_plugin_takes_no_command_down(tmp_path):
+    place = tmp_path / "half-1.0.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: half\nVersion: 1.0\n")
+    (place / "entry_points.txt").write_text("[fedctta.aggregators]\nhalf = half_missing:Nope\n")
+
+    def call(*words):
+        paths = os.pathsep.join([str(tmp_path), str(Path(fedctta.__file__).parents[1])])
+        command = [sys.executable, "-m", "fedctta", *words]
+        environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        return done.returncode, done.stdout, done.stderr.strip()
+
+    told = "entry point half = half_missing:Nope of half cannot be loaded (ModuleNotFoundError:"
+    code, output, _ = call("methods")
+    assert code == 0
+    assert told in output
+    for words in (["keys", "half"], ["run", "dataset=shapes-c", "aggregator=half"]):
+        code, _, error = call(*words)
+        assert code == 2
+        assert told in error
+        assert "\n" not in error
 
 
 def test_listing_loads_no_torch():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import sys
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import Any, ClassVar, Literal, Optional
 
 import pytest
@@ -88,6 +89,27 @@ def test_installed_plugins_are_found(methods, monkeypatch):
     monkeypatch.setattr(registry, "entry_points", lambda group: groups.append(group) or [Point])
     assert methods.create("sample") == Sample()
     assert groups == ["a_package"]
+
+
+def test_a_plugin_that_cannot_be_loaded_is_told_to_who_asks_for_it(methods, monkeypatch):
+    points = [
+        EntryPoint(name, value, "a_package")
+        for name, value in (
+            ("half", "half_missing:Nope"),
+            ("bare", "types:SimpleNamespace"),
+            ("sample", "a_package:no"),
+        )
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    assert list(methods.classes()) == ["found"]
+    with pytest.raises(
+        UserError, match=r"entry point half = half_missing:Nope cannot be loaded \(ModuleNotFoundError: .*"
+    ):
+        methods.create("half")
+    with pytest.raises(UserError, match=r"entry point bare = .* cannot be loaded \(UserError: .* no name"):
+        methods.find("bare")
+    with pytest.raises(UserError, match="unknown method 'other'"):
+        methods.find("other")
 
 
 def sample(methods, label):

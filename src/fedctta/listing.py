@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedctta.registry import defaults, own_name, parameter_types
+from fedctta.errors import UserError
+from fedctta.registry import defaults, load_plugins, own_name, parameter_types
 
 KINDS = {
     "adapter": ("fedctta.adapters", "adapters"),
@@ -49,10 +49,14 @@ def list_methods(kind: str) -> dict[str, Method]:
         classes = getattr(sys.modules[package], registry).classes()
         return {name: describe(cls) for name, cls in classes.items()}
     found = read_package(package)
-    for point in entry_points(group=package):
-        cls = point.load()
+    for cls in load_plugins(package)[0]:
         found.setdefault(own_name(cls), describe(cls))
     return dict(sorted(found.items()))
+
+
+def list_broken() -> dict[str, UserError]:
+    """Return by name why methods of other distributions cannot be loaded."""
+    return {name: why for package, _ in KINDS.values() for name, why in load_plugins(package)[1].items()}
 
 
 def list_models() -> dict[str, tuple[str, int]]:

@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -31,7 +31,7 @@ class Registry(Generic[T]):
     A method is a frozen dataclass with a class attribute `name`; its fields are its parameters, its docstring's first
     line describes it, and tables show its `title`. Whatever module of `package` defines one is found, and so is every
     entry point of the group named like the package (`fedctta.adapters`), which is how another distribution adds
-    methods.
+    methods. One that cannot be loaded is an error only for who asks for it.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -39,10 +39,13 @@ class Registry(Generic[T]):
         self.package = package
         self._classes: dict[str, type[T]] = {}
         self._searched = False
+        self._broken: dict[str, UserError] = {}
 
     def register(self, cls: type[T]) -> type[T]:
         """Add one class; usable as a decorator. It may replace an earlier one of the user's, not one of the package."""
         name = own_name(cls)
+        if not is_dataclass(cls):
+            raise UserError(f"{cls.__qualname__} is no dataclass: write @dataclass(frozen=True) above it")
         known = self.classes().get(name)
         if known not in (None, cls) and known.__module__.startswith(f"{self.package}."):
             raise UserError(f"{self.kind} {name!r} is one of the package's own: give {cls.__qualname__} another name")
@@ -74,15 +77,19 @@ class Registry(Generic[T]):
             for value in vars(module).values():
                 if isinstance(value, type) and value.__module__ == module.__name__ and "name" in vars(value):
                     yield value
-        for point in entry_points(group=self.package):
-            yield point.load()
+        plugins, self._broken = load_plugins(self.package)
+        yield from plugins
+
+    def find(self, name: str) -> type[T]:
+        """Return the class of this name, or say that there is none, or why it cannot be loaded."""
+        known = self.classes()
+        if name not in known:
+            raise self._broken.get(name) or unknown(self.kind, name, known)
+        return known[name]
 
     def create(self, name: str, parameters: Mapping[str, Any] | None = None) -> T:
         """Make a method from its name and parameters; text values are read as the field's type."""
-        known = self.classes()
-        if name not in known:
-            raise unknown(self.kind, name, known)
-        cls = known[name]
+        cls = self.find(name)
         hints = parameter_types(cls)
         values = {}
         for key, value in (parameters or {}).items():
@@ -91,6 +98,23 @@ class Registry(Generic[T]):
             if field.init and field.default is MISSING and field.name not in values:
                 raise UserError(f"{name} needs {name}.{field.name}: add {name}.{field.name}=VALUE")
         return cls(**values)
+
+
+def load_plugins(group: str) -> tuple[list[type[Any]], dict[str, UserError]]:
+    """Return the methods that other distributions add to a group, and by entry point why others cannot be loaded."""
+    found, broken = [], {}
+    for point in entry_points(group=group):
+        try:
+            cls = point.load()
+            own_name(cls), parameter_types(cls)
+        except Exception as error:  # whatever their module raises
+            whose = f" of {point.dist.name}" if point.dist else ""
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            told = f"entry point {point.name} = {point.value}{whose} cannot be loaded ({why}): mend or uninstall it"
+            broken[point.name] = UserError(told)
+        else:
+            found.append(cls)
+    return found, broken
 
 
 def import_object(module: str, name: str) -> Any:

@@ -69,3 +69,11 @@ def test_a_pool_that_is_not_there_is_not_gathered(home):
     assert isinstance(done.exception, UserError)
     assert "nowhere is no pool" in str(done.exception)
     assert not (home / "here").exists()
+
+
+def test_options_without_a_name_are_told(home):
+    for words in (["--quick"], ["--seeds", "3"], ["--dry-run"], ["--gather"]):
+        done = invoke(*words)
+        assert done.exit_code != 0
+        assert "name a table or figure" in str(done.exception)
+    assert invoke().exit_code == 0

@@ -11,6 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from fedctta.cli import app
+from fedctta.errors import UserError
+from fedctta.runs.experiment import Result
 
 QUICK = ["dataset=shapes-c", "domains=fog+contrast", "niid.clusters=2", "clients=4", "slots=2", "device=cpu"]
 
@@ -40,6 +42,25 @@ def test_the_report_can_be_left_out_and_written_later(home, call):
     code, _, _ = call("run", *QUICK, "--out", "here", "--resume", "-q")
     assert code == 0
     assert (home / "here" / "report.html").exists()
+
+
+def test_a_folder_is_no_file_for_numbers(home, call):
+    (home / "there").mkdir()
+    for place in (".", "there"):
+        code, output, told = call("run", *QUICK, "--out", "here", "--json", place, "-q")
+        assert (code, output) == (2, "")
+        assert f"--json {place} is a folder: name a file" in told
+    assert not (home / "here").exists()
+
+
+def test_the_table_is_printed_before_files_are_written(home, call, monkeypatch):
+    def fail(self, file):
+        raise UserError("no room")
+
+    monkeypatch.setattr(Result, "write_json", fail)
+    code, output, _ = call("run", *QUICK, "--out", "here", "--json", "numbers.json", "-q")
+    assert code == 2
+    assert "No-Adapt" in output
 
 
 def test_health_is_told_without_labels(home, call):

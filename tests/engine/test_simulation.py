@@ -268,7 +268,7 @@ def test_the_server_is_shown_what_all_will_see_where_that_is_of_use(federation, 
     )
 
     def memory(federation, stream):
-        with pytest.raises(TypeError):
+        with pytest.raises(UserError, match="must return two things"):
             simulate(federation, stream)
         return asked[-1]
 

@@ -51,6 +51,14 @@ def test_quick_and_a_panel(table):
     assert [each.slots for each in plan.mine] == [1]
 
 
+def test_a_parameter_that_no_cell_uses_is_told(table):
+    with pytest.raises(
+        UserError, match=r"fedctta.temperature has no effect: fedctta is in no cell of .*; drop the key"
+    ):
+        make_plan(table, 1, False, (), "1/1", {"fedctta.temperature": "0.5"})
+    assert make_plan(table, 1, False, (), "1/1", {"bn.momentum": "0.5"}).mine[0].parameters == {"bn": {"momentum": 0.5}}
+
+
 def test_shards_are_disjoint_and_whole():
     parts = [take_shard(range(7), f"{k}/3") for k in (1, 2, 3)]
     assert [list(part) for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]

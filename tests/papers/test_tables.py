@@ -66,6 +66,24 @@ def test_what_the_user_says_wins(write):
     assert {(cell.slots, cell.device) for cell in cells.values()} == {(7, "cpu")}
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [("aggregator", "fedavg", "rows"), ("grad.prox", "1", "rows"), ("stream", "iid", "columns")],
+)
+def test_what_rows_or_columns_differ_in_is_not_the_users_to_say(write, key, value, what):
+    paper = load_paper(write(SMALL))
+    with pytest.raises(UserError, match=f"mine, first: {key} is what {what} differ in: drop it"):
+        paper.cells(paper.panels[0], quick=False, more={key: value})
+
+
+def test_columns_that_became_tables_differ_too(tmp_path):
+    path = tmp_path / "gains.toml"
+    path.write_text(GAINS.format(baseline="None"))
+    paper = load_paper(str(path))
+    with pytest.raises(UserError, match="batch is what columns differ in"):
+        paper.cells(paper.panels[0], quick=False, more={"batch": "5"})
+
+
 def test_published_numbers_have_a_mean_and_perhaps_a_spread(write):
     (panel,) = load_paper(write(SMALL.replace("[61.5,", '["-",'))).panels
     (first, second) = panel.published["FedProx"]
@@ -90,6 +108,12 @@ def test_published_numbers_have_a_mean_and_perhaps_a_spread(write):
         ('name = "first"', 'name = "first"\nby = "domain"', "one column"),
         ('name = "first"', 'name = "first"\nby = "colour"', "unknown by in mine.toml 'colour'"),
         ('name = "first"', 'name = "first"\nfigure = "pie"', "unknown figure in mine.toml 'pie'"),
+        (
+            'name = "first"',
+            'name = "first"\ntext = "{FedProks | niid}"',
+            "row in text of mine.toml 'FedProks'",
+        ),
+        ('name = "first"', 'name = "first"\ntext = "{FedProx | XID}"', "unknown column in text of mine.toml 'XID'"),
         ("columns.niid", "columns.niid.x", "unknown method 'x'|niid"),
         ('title = "A table"', 'title = "A table', "cannot read the preset"),
     ],

@@ -23,6 +23,12 @@ def test_methods_have_their_papers_names_and_baselines_come_first(fake: Fake) ->
     assert labels([*runs, idle]) == [expected]
 
 
+def test_parameters_in_labels_do_not_change_the_order(fake: Fake) -> None:
+    runs = [fake(rounds=3, aggregator=a, bn={"momentum": m}) for a in ("oracle", "fedctta", "local") for m in (0.5, 1)]
+    titles = [label.partition(" momentum=")[0] for label in labels(runs)[0]]
+    assert titles == ["Local", "Local", "FedCTTA", "FedCTTA", "Oracle (upper bound)", "Oracle (upper bound)"]
+
+
 def test_a_differing_parameter_goes_into_the_label(fake: Fake) -> None:
     runs = [fake(rounds=3, seed=s, fedctta={"temperature": t, "ema": 0.9}) for t in (0.5, 1.0) for s in (0, 1)]
     (column,) = arrange(runs)
@@ -33,9 +39,24 @@ def test_a_differing_parameter_goes_into_the_label(fake: Fake) -> None:
 
 
 def test_what_follows_from_the_seed_does_not_make_a_row_of_every_seed(fake: Fake) -> None:
-    runs = [fake(rounds=3, seed=s, sh=0.1 * s, th=0.2 * s, lying=[s]) for s in (0, 1)]
+    follows = [{"sh": 0.1 * s, "th": 0.2 * s, "lying": [s], "quiet": str(s), "privacy": {"spent": s}} for s in (0, 1)]
+    runs = [fake(rounds=3, seed=s, **follows[s]) for s in (0, 1)]
     (column,) = arrange(runs)
     assert {label: len(found) for label, found in column.methods.items()} == {"FedCTTA": 2}
+
+
+def test_seeds_are_averaged_whatever_computed_them(fake: Fake) -> None:
+    machines = [{"hardware": f"{k} CPU threads", "torch": f"2.1{k}", "lift": w} for k, w in ((1, "loop"), (2, "vmap"))]
+    runs = [fake(rounds=3, seed=s, **machines[s]) for s in (0, 1)]
+    assert labels(runs) == [["FedCTTA"]]
+    again = [fake(rounds=3, hardware="same", lift=lift) for lift in ("loop", "vmap")]
+    assert labels(again) == [["FedCTTA lift=loop", "FedCTTA lift=vmap"]]
+
+
+def test_a_run_given_twice_is_one_seed(fake: Fake) -> None:
+    runs = [fake(rounds=3, seed=s) for s in (0, 1, 0, 1)]
+    (column,) = arrange(runs)
+    assert column.methods == {"FedCTTA": (runs[0], runs[1])}
 
 
 def test_parameters_of_another_method_do_not_lengthen_a_label(fake: Fake) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fedctta.report.colours import pens
 from fedctta.report.columns import arrange, methods
+from fedctta.report.figures import save_png
 from fedctta.report.folder import write_report
 from fedctta.report.health import describe_health, health_figure, health_section, measure_health
 from fedctta.results.health import ADAPTED, SOURCE
@@ -61,6 +62,18 @@ def test_the_figure_shows_both_accuracies_and_the_alarms(watched):
     assert source[-1] == pytest.approx(30)
     assert axes.lines[3].get_xdata().tolist() == [4]
     assert len(alarms) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_figure_has_room_for_five_methods(watched, tmp_path):
+    names = ("local", "fedavg", "fedctta", "fedtsa", "oracle")
+    calm = replace(watched, alarms=np.zeros((0, 2), np.int64))
+    runs = [replace(calm, settings={**calm.settings, "aggregator": name}) for name in names]
+    (column,) = arrange(runs)
+    figure = health_figure(column, pens(methods([column])))
+    save_png(figure, tmp_path / "health.png")
+    assert len(figure.axes) == 5
+    assert all(axes.get_position().width > 0.8 for axes in figure.axes)
 
 
 def test_runs_without_checks_have_no_section(fake):

@@ -12,6 +12,7 @@ from fedctta.adapters import Adapter, adapters
 from fedctta.adapters.none import NoAdaptation
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.aggregators.fedavg import FedAvg
+from fedctta.report import titles
 from fedctta.report.colours import Pen, pens
 from fedctta.report.columns import arrange
 from fedctta.report.payload import payload
@@ -109,3 +110,13 @@ def test_the_page_opens_with_the_matrix_of_a_method(fake: Fake, plugins: None) -
 def test_only_what_says_so_adapts_nothing() -> None:
     assert Adapter.adapts
     assert [name for name, cls in adapters.classes().items() if not cls.adapts] == ["none"]
+
+
+def test_a_row_is_judged_by_its_whole_title() -> None:
+    assert titles.is_bound("Oracle (upper bound) momentum=0.5")
+    assert not titles.is_bound("Oracle (upper bound) free")
+    assert titles.is_method("Oracle (upper bound) free")
+    assert titles.is_method("FedCTTA fedctta.temperature=0.5")
+    assert not titles.is_method("FedAvg interval=1")
+    assert titles.is_idle_row("No-Adapt batch=1")
+    assert not titles.is_idle_row("No-Adapting")

@@ -39,6 +39,15 @@ def test_every_combination_is_run_once_on_the_same_stream(play):
         assert all((r.domain == shown[0].domain).all() for r in shown)
 
 
+def test_two_wordings_of_one_experiment_are_one_run(play, tmp_path):
+    result = play(aggregator="fedavg", seed=[0, 1], device=["auto", "cpu"], slots=[None, 3])
+    assert [record.settings["seed"] for record in result] == [0, 1]
+    assert {row.label: row.cells[0].seeds for row in result.table().rows} == {"No-Adapt": 2, "FedAvg": 2}
+    lifted = play(aggregator="fedavg", seed=[0, 1], lift=["auto", "loop"], out=tmp_path)
+    assert {cell.seeds for row in lifted.table().rows for cell in row.cells} == {2}
+    assert lifted.write_report(tmp_path).exists()
+
+
 def test_the_summary_holds_what_was_promised(play):
     summary, idle = play(aggregator="fedctta").summaries()
     assert (idle["adapter"], idle["images"]) == ("none", summary["images"])
@@ -91,6 +100,31 @@ def test_a_method_of_ones_own_is_one_class(play):
     result = play(aggregator=Half(share=0.25))
     assert result.summaries()[0]["half"] == {"share": 0.25}
     assert result.records[0].collaboration[0, 0, 0] == pytest.approx(0.25 + 0.75 / 4)
+
+
+def test_a_mistake_in_a_method_of_ones_own_is_one_line(play, tmp_path):
+    class Bare(fedctta.Aggregator):
+        name: ClassVar[str] = "bare"
+
+    @dataclass(frozen=True)
+    class Wrong(fedctta.Aggregator):
+        name: ClassVar[str] = "wrong"
+        forgets: bool = False
+
+        def collaborate(self, server, uploads, memory):
+            return torch.eye(4) if self.forgets else (torch.eye(3), memory)
+
+    for given, said in [
+        (Wrong, "aggregator=Wrong is a class: call it, aggregator=Wrong()"),
+        (Bare(), r"Bare is no dataclass: write @dataclass\(frozen=True\) above it"),
+        (Wrong(), r"collaborate of wrong returned W\[3, 3\]: return W\[4, 4\]"),
+        (Wrong(forgets=True), r"collaborate of wrong must return two things: W\[4, 4\] and the memory"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            play(aggregator=given)
+    with pytest.raises(UserError, match="jobs need a folder"):
+        run(dataset="shapes-c", aggregator=Wrong(), jobs=2, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_method_cannot_take_the_name_of_one_of_the_packages(play):
@@ -233,6 +267,12 @@ def test_wrong_numbers_are_refused_before_anything_runs(play):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_cpu_computes_in_float32_and_the_record_says_so(play):
+    for precision, told in (("tf32", True), ("bf16", True), ("float32", False)):
+        notes = play(aggregator="local", precision=precision).records[0].settings["notes"]
+        assert (f"precision={precision} is for GPUs: computed in float32 on a CPU" in notes) is told
+
+
 def test_a_missing_gpu_is_told(play):
     with pytest.raises(UserError, match="no CUDA GPU"):
         play(device="cuda")

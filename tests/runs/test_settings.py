@@ -177,6 +177,15 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"cap": 0.1, "robust": ["clip", "median"]}, "cap has no effect without robust=cap"),
         ({"trim": 0.1}, "trim has no effect without robust=trimmed"),
         ({"lie": "scale"}, "lie has no effect without liars"),
+        ({"delay": 2}, "delay has no effect without stragglers"),
+        ({"stale": "refuse"}, "stale has no effect without stragglers"),
+        ({"decay": [0.1, 0.5], "stragglers": 0}, "decay has no effect without stragglers"),
+        ({"delta": 1e-6, "noise": 0.1, "aggregator": "fedavg"}, "delta has no effect without epsilon"),
+        ({"aggregator": "local", "liars": 1}, "liars has no effect: nothing is sent in these runs"),
+        ({"adapter": "none", "robust": "median"}, "robust has no effect: nothing is sent"),
+        ({"aggregator": "local", "interval": 5}, "interval has no effect: nothing is sent"),
+        ({"aggregator": "local", "stragglers": 0.5}, "stragglers has no effect: nothing is sent"),
+        ({"aggregator": "local", "min_batch": 5}, "min_batch has no effect: nothing is sent"),
         ({"adapter": "none", "guard": "reset"}, "guard has no effect: nothing is adapted"),
         ({"adapter": "none", "storage": "bf16"}, "storage has no effect: nothing is adapted"),
         ({"storage": "half"}, "unknown value for storage 'half'"),
@@ -228,6 +237,11 @@ OTHER = {
 }
 
 
+def test_what_some_runs_of_a_sweep_use_is_not_idle():
+    sweep = {"adapter": ["none", "bn"], "aggregator": ["local", "fedavg"]}
+    assert len(expand({**sweep, "liars": 1, "interval": 5, "stragglers": [0, 0.2], "delay": 2})) == 6
+
+
 def test_every_key_is_part_of_the_fingerprint():
     assert set(OTHER) == set(KEYS)
     changed = [dataclasses.replace(Experiment(), **{key: value}) for key, value in OTHER.items()]
@@ -255,8 +269,8 @@ def test_a_preset_file_is_values_and_published_numbers(tmp_path):
 
 
 def test_a_preset_without_a_title_is_called_like_its_file(tmp_path):
-    (tmp_path / "mine.toml").write_text("")
-    assert load_preset(str(tmp_path / "mine.toml")) == settings.Preset("mine", {}, {})
+    (tmp_path / "mine.toml").write_text("[run]\nseed = 1")
+    assert load_preset(str(tmp_path / "mine.toml")) == settings.Preset("mine", {"seed": 1}, {}, own=True)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +281,12 @@ def test_a_preset_without_a_title_is_called_like_its_file(tmp_path):
         ("seed = 1", "unknown table in mine.toml 'seed'"),
         ("run = 3", r"mine.toml: run must be a table: write \[run\]"),
         ("published = [1]", "mine.toml: published must be a table"),
+        ("", r"mine.toml: there is nothing to run: write \[run\]"),
+        ("[published]\nFedAvg = { niid = 1 }", "there is nothing to run"),
+        ("title = 3\n[run]\nseed = 1", "mine.toml: title = 3 must be text"),
+        ("[run]\nseed = 1\n[published]\nFedAvg = 3", "published numbers of 'FedAvg' must be a table"),
+        ("[run]\nseed = 1\n[published]\nFedAvg = { niid = '66' }", "published number '66' of 'FedAvg', niid: write"),
+        ("[run]\nseed = 1\n[published]\nFedAvg = { niid = true }", "published number True of 'FedAvg', niid: write"),
     ],
 )
 def test_a_preset_that_cannot_be_read_is_told(tmp_path, text, message):

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from fedctta.cli.console import out, print_list
 from fedctta.errors import unknown
 from fedctta.keys import ABOUT, ALLOWED, DEFAULTS, KEYS, LIMITS
-from fedctta.listing import KINDS, Method, list_methods, list_models
+from fedctta.listing import KINDS, Method, list_broken, list_methods, list_models
 from fedctta.registry import expected, type_of
 
 
@@ -79,6 +79,8 @@ def _print_method(key: str) -> None:
         for method in list_methods(kind).values():
             found.setdefault(method.name, []).append((kind, method))
     if name not in found:
+        if name in (broken := list_broken()):
+            raise broken[name]
         raise unknown("method", name, found) if dot else unknown("key or method", name, [*KEYS, *found])
     if dot:
         kind, method = next((one for one in found[name] if parameter in one[1].types), found[name][0])

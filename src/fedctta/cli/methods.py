@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedctta.cli.console import print_list
-from fedctta.listing import Method, list_methods, list_models
+from fedctta.listing import Method, list_broken, list_methods, list_models
 from fedctta.runs.preset_files import presets, published, titles
 
 
@@ -17,6 +17,8 @@ def methods() -> None:
     print_list("upper bounds (told the true domains; not methods)", _rows(each for each in servers if each.upper_bound))
     print_list("streams", _rows(list_methods("stream").values()))
     print_list("samples (which images a client sees)", _rows(list_methods("samples").values()))
+    if broken := list_broken():
+        print_list("plugins that cannot be loaded", [(name, str(why), "") for name, why in broken.items()])
     print_list("models", [(name, about, f"{count:,} parameters") for name, (about, count) in list_models().items()])
     print_list("presets", [(name, title, "") for name, title in titles(presets()).items()])
     print_list(

@@ -55,6 +55,8 @@ def reproduce(
     pages from that file.
     """
     if name is None:
+        if quick or dry_run or gather or seeds is not None:
+            raise UserError("name a table or figure for these options: `fedctta reproduce` alone lists them")
         print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
         return
     whole_pool.refuse_useless(context, name)

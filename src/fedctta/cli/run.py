@@ -9,6 +9,7 @@ import typer
 
 from fedctta.cli.console import err, out
 from fedctta.cli.refusal import refuse_options
+from fedctta.errors import UserError
 from fedctta.files import require_writable
 from fedctta.keys import DEFAULTS
 
@@ -47,6 +48,10 @@ def run(
     values = parse_words(words)
     refuse_options(values, run_experiments)
     if json_file is not None:
+        if json_file.is_dir():
+            raise UserError(
+                f"--json {json_file} is a folder: name a file, for example --json {json_file / 'runs.json'}"
+            )
         require_writable(json_file.parent)
     name = Path(preset).stem if preset else "-".join(values.get("dataset", [DEFAULTS["dataset"]]))
     if folder is None:
@@ -68,14 +73,14 @@ def run(
     except KeyboardInterrupt:
         err.print("stopped; the same command with --resume continues where it was")
         raise typer.Exit(130) from None
-    if json_file is not None:
-        result.write_json(json_file)
-    page = result.write_report(folder) if report else None
     print_table(result.table(), out)
     for sentence in result.health():
         out.print(sentence, style="dim", markup=False, highlight=False, soft_wrap=True)
     for note in dict.fromkeys(note for record in result for note in record.settings["notes"]):
         out.print(f"note: {note}", style="dim", soft_wrap=True)
+    if json_file is not None:
+        result.write_json(json_file)
+    page = result.write_report(folder) if report else None
     if page is None:
         out.print(f"runs: {folder / 'runs'}; --resume without --no-report writes the report", soft_wrap=True)
     else:

@@ -42,8 +42,19 @@ def make_plan(
     if not found:
         raise UserError("--quick leaves these panels out: drop it, or choose others")
     chosen, grids = tuple(panel for panel, _ in found), tuple(cells for _, cells in found)
+    _refuse_unused(name, grids, values)
     each = tuple(seeds or panel.seeds for panel in chosen)
     return Plan(paper, chosen, grids, each, tuple(take_shard(add_seeds(grids, each), shard)))
+
+
+def _refuse_unused(name: str, grids: Sequence[Cells], values: Mapping[str, Any]) -> None:
+    """Refuse parameters of methods that are in no cell."""
+    cells = [cell for grid in grids for cell in grid.values()]
+    there = {method for cell in cells for method in (cell.adapter, cell.aggregator, cell.stream, cell.samples)}
+    for key in values:
+        method, dot, _ = key.partition(".")
+        if dot and method not in there:
+            raise UserError(f"{key} has no effect: {method} is in no cell of {name}; drop the key")
 
 
 def add_seeds(grids: Sequence[Cells], seeds: Sequence[int]) -> list[Experiment]:

@@ -40,7 +40,7 @@ the cell's number of slots: `fedavgm.restart = "slots"` restarts with every doma
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -117,8 +117,11 @@ class Paper:
     page: str = ""  # where the page lies, seen from the folder of results
 
     def cells(self, panel: Panel, quick: bool, more: Settings) -> dict[tuple[str, str], Experiment]:
-        """Return the experiment of every row and column; `more` wins over all."""
+        """Return the experiment of every row and column; `more` wins over all, but makes no two of them alike."""
         found = {}
+        group = [each for each in self.panels if each.group and each.group == panel.group] or [panel]
+        _refuse_leveling(f"{self.name}, {panel.name}", "rows", panel.rows.values(), more)
+        _refuse_leveling(f"{self.name}, {panel.name}", "columns", [c for p in group for c in p.columns.values()], more)
         for row, of_row in panel.rows.items():
             for column, of_column in panel.columns.items():
                 layers = [self.run, panel.run, of_column, of_row]
@@ -133,6 +136,14 @@ class Paper:
                 except UserError as error:
                     raise UserError(f"{self.name}, {panel.name}, {row}, {column}: {error}") from error
         return found
+
+
+def _refuse_leveling(place: str, what: str, settings: Iterable[Settings], more: Settings) -> None:
+    """Refuse a key in which rows or columns differ: their names would be false. Any run may be longer or shorter."""
+    each = [dotted(own) for own in settings]
+    for key in more:
+        if key != "slots" and any(own.get(key) != each[0].get(key) for own in each):
+            raise UserError(f"{place}: {key} is what {what} differ in: drop it")
 
 
 def _with_slots(values: Settings) -> Settings:
@@ -239,6 +250,12 @@ def _panel(path: Path, content: Any, seeds: int) -> Panel:
     for row, values in numbers.items():
         if by == "mean" and len(values) != len(tables["columns"]):
             raise UserError(f"{path}: {row} has {len(values)} published numbers for {len(tables['columns'])} columns")
+    for place in re.findall(r"\{([^{}]+)\}", str(content.get("text", ""))):
+        row, _, column = (" ".join(part.split()) for part in place.partition("|"))
+        if place not in ("sh", "th"):
+            for kind, name in (("row", row), ("column", column)):
+                if name not in tables[f"{kind}s"]:
+                    raise unknown(f"{kind} in text of {path.name}", name, tables[f"{kind}s"])
     if len({len(values) for values in numbers.values()}) > 1:
         told = ", ".join(f"{row} {len(values)}" for row, values in numbers.items())
         raise UserError(

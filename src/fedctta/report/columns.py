@@ -2,7 +2,8 @@
 
 A column is one setting in which methods are compared: the stream, and with it whatever else of the
 surroundings varies among the runs (data set, adapter, model, batch size and so on). A row is a method: the
-aggregator, and with it those of its parameters that vary. Runs that share both are seeds of one experiment.
+aggregator, and with it those of its parameters that vary. Runs that share both are seeds of one experiment, whatever
+computed them; of two with the same seed, the first counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from fedctta.errors import UserError
 from fedctta.keys import Keys
 from fedctta.registry import defaults
-from fedctta.report.titles import is_idle, method_title, rank, titled
+from fedctta.report.titles import find_method, is_idle, method_title, rank
 from fedctta.results.records import Record
 
 _BARE = ("dataset", "stream", "adapter")  # named in a column by their value alone
@@ -24,7 +25,10 @@ _SURROUNDINGS = (
     *("predict", "storage", "check", "guard", "stragglers", "delay", "stale", "decay"),
     *("robust", "cap", "clip", "trim", "liars", "lie", "lie_until", "noise", "epsilon", "delta", "min_batch"),
 )
-_FOLLOWS = ("seed", "source", "notes", "sh", "th", "lying")  # the seed, and what follows from it and from other keys
+_FOLLOWS = (  # the seed, and what follows from it and from other keys
+    *("seed", "source", "notes", "sh", "th", "lying", "quiet", "privacy", "classes"),
+)
+_COMPUTED_BY = ("device", "lift", "hardware", "torch")  # told only of runs that nothing else tells apart
 _OF_ADAPTING = {"adapter", *_SURROUNDINGS[_SURROUNDINGS.index("predict") :]}  # nothing to a run without adaptation
 
 
@@ -54,22 +58,22 @@ def arrange(records: Sequence[Record]) -> tuple[Column, ...]:
     guests = {home: _guests(home, idle, keys) for home in dict.fromkeys(active)}
 
     names: dict[tuple[str, ...], tuple[str, str]] = {}
-    cells: dict[tuple[str, ...], dict[str, list[Record]]] = {}
+    cells: dict[tuple[str, ...], dict[str, dict[str, Record]]] = {}
     for record, run, place, label in zip(records, runs, places, labels, strict=True):
         homes = [home for home, found in guests.items() if place in found] if is_idle(run) else [place]
         for home in homes or [place]:
-            cells.setdefault(home, {}).setdefault(label, []).append(record)
+            seeds = cells.setdefault(home, {}).setdefault(label, {})
+            seeds.setdefault(_key(run.get("seed")), record)
         names[place] = (_column_name(run, keys), str(run.get("stream", "")))
     return tuple(
-        Column(*names[place], methods={label: tuple(found[label]) for label in in_order(found)})
+        Column(*names[place], methods={label: tuple(found[label].values()) for label in in_order(found)})
         for place, found in cells.items()
     )
 
 
 def in_order(labels: Iterable[str]) -> list[str]:
     """Put the baselines first and the upper bound last; leave the others as they came."""
-    known = titled()
-    return sorted(dict.fromkeys(labels), key=lambda label: rank(known.get(label)))
+    return sorted(dict.fromkeys(labels), key=lambda label: rank(find_method(label)))
 
 
 def methods(columns: Iterable[Column]) -> list[str]:
@@ -90,9 +94,9 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def varying(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def varying(runs: Sequence[Mapping[str, Any]], apart: Iterable[str] = _FOLLOWS) -> list[str]:
     """Return the keys whose values are not the same in all runs, apart from the seed and what only follows."""
-    every = dict.fromkeys(key for run in runs for key in run if key.partition(".")[0] not in _FOLLOWS)
+    every = dict.fromkeys(key for run in runs for key in run if key.partition(".")[0] not in apart)
     return [key for key in every if len({_key(run.get(key)) for run in runs}) > 1]
 
 
@@ -125,10 +129,21 @@ def _labels(runs: Sequence[dict[str, Any]], places: Sequence[tuple[str, ...]], k
     for name, place, run in zip(names, places, runs, strict=True):
         together.setdefault(name, {}).setdefault(place, []).append(run)
     told_by = {
-        name: list(dict.fromkeys(key for group in found.values() for key in varying(group) if key not in keys))
+        name: list(dict.fromkeys(key for group in found.values() for key in _telling(group, keys)))
         for name, found in together.items()
     }
     return [_with_parameters(name, run, told_by[name]) for name, run in zip(names, runs, strict=True)]
+
+
+def _telling(runs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
+    """Return the keys that tell the runs of one method and column apart, apart from their seeds."""
+    found = [key for key in varying(runs) if key not in keys]
+    own = [key for key in found if key not in _COMPUTED_BY]
+    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        alike.setdefault(tuple(_key(run.get(key)) for key in ("seed", *own)), []).append(run)
+    again = {key for same in alike.values() for key in varying(same)}
+    return [key for key in found if key in own or key in again]
 
 
 def _with_parameters(name: str, run: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -249,9 +249,16 @@ def show_legend(figure: Figure, colours: Mapping[str, Pen], dots: bool = False) 
         else Line2D([], [], color=pen.colour, linestyle=(0, (4, 2)) if pen.dashed else "-", linewidth=2)
         for label, pen in colours.items()
     ]
-    inches = 0.55 + 0.075 * max(len(label) for label in colours)
+    put_legend(figure, dict(zip(colours, lines, strict=True)))
+
+
+def put_legend(figure: Figure, lines: Mapping[str, Line2D]) -> None:
+    """Put a legend below a figure, with as many labels in a line as there is room for."""
+    inches = 0.55 + 0.075 * max(map(len, lines))
     per_line = max(1, int(figure.get_figwidth() / inches))
-    figure.legend(lines, list(colours), loc="outside lower left", ncols=per_line, frameon=False, handlelength=1.6)
+    figure.legend(
+        lines.values(), list(lines), loc="outside lower left", ncols=per_line, frameon=False, handlelength=1.6
+    )
 
 
 def _domains(column: Column) -> list[str]:

@@ -48,6 +48,8 @@ def write_report(
     """
     folder = Path(folder)
     columns = arrange(records)
+    there = {id(run) for column in columns for runs in column.methods.values() for run in runs}
+    records = [record for record in records if id(record) in there]  # one per setting, method and seed
     table = results_table(records, published)
     _write_text(folder / "table.md", f"# {' '.join(title.split())}\n\n{table.markdown()}")
     _write_text(folder / "table.csv", table.csv())

@@ -82,7 +82,7 @@ def health_figure(column: Column, colours: Mapping[str, Pen]) -> Figure | None:
     import matplotlib as mpl  # sentences on health do not wait for it
     from matplotlib.lines import Line2D
 
-    from fedctta.report.figures import STYLE, new_figure
+    from fedctta.report.figures import STYLE, new_figure, put_legend
 
     with mpl.rc_context(STYLE):
         figure = new_figure(9, 0.9 + 1.9 * len(methods))
@@ -91,13 +91,13 @@ def health_figure(column: Column, colours: Mapping[str, Pen]) -> Figure | None:
             _draw(ax, runs, colours[label].colour)
             ax.set_title(f"{label}, {column.name}")
         axes[-1].set_xlabel("round")
-        marks = [
-            Line2D([], [], color="black", label="accuracy"),
-            Line2D([], [], color="black", linestyle="--", label="estimated without labels"),
-            Line2D([], [], color=_SOURCE_INK, linestyle=":", label="estimated for the source model"),
-            Line2D([], [], color=_ALARM_INK, linestyle="", marker="^", label="alarm of a client (or of so many)"),
-        ]
-        figure.legend(handles=marks, loc="outside lower left", ncols=4, frameon=False)
+        marks = {
+            "accuracy": Line2D([], [], color="black"),
+            "estimated without labels": Line2D([], [], color="black", linestyle="--"),
+            "estimated for the source model": Line2D([], [], color=_SOURCE_INK, linestyle=":"),
+            "alarm of a client (or of so many)": Line2D([], [], color=_ALARM_INK, linestyle="", marker="^"),
+        }
+        put_legend(figure, marks)
     return figure
 
 
@@ -110,7 +110,8 @@ def _draw(ax: Axes, runs: Sequence[Record], colour: str) -> None:
     for style, (curve, ink) in curves.items():
         ax.plot(np.arange(1, len(curve) + 1), curve, linestyle=style, color=ink, linewidth=1.4)
     rounds, counts = np.unique(np.concatenate([run.alarms[:, 1] for run in runs]), return_counts=True)
-    ax.plot(rounds + 1, np.zeros(len(rounds)), "^", color=_ALARM_INK, markersize=6, clip_on=False, zorder=3)
+    if len(rounds):  # a line of no points, unclipped, would spoil the layout
+        ax.plot(rounds + 1, np.zeros(len(rounds)), "^", color=_ALARM_INK, markersize=6, clip_on=False, zorder=3)
     for at, count in zip(rounds.tolist(), counts.tolist(), strict=True):
         if count > 1:
             ax.annotate(str(count), (at + 1, 0), (0, 5), textcoords="offset points", size=7, ha="center")

@@ -184,7 +184,8 @@ _COSTS: Measures = {
 def _settings(records: Sequence[Record]) -> str:
     """Show what all runs share once, and what differs run by run."""
     runs = [flat(record.settings) for record in records]
-    differing = [key for key in dict.fromkeys(k for run in runs for k in run) if key in {"seed", *varying(runs)}]
+    told = {"seed", *varying(runs, apart=())}
+    differing = [key for key in dict.fromkeys(k for run in runs for k in run) if key in told]
     shared = {key: value for run in runs for key, value in run.items() if key not in differing}
     common = [[escape(key), f"<code>{escape(str(value))}</code>"] for key, value in sorted(shared.items())]
     each = [[escape(str(run.get(key, "-"))) for key in differing] for run in runs]

@@ -5,6 +5,7 @@ A row is an aggregator, or an adapter that adapts nothing, for which no aggregat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,6 +38,12 @@ def titled() -> dict[str, Method]:
     return {own_title(cls): cls for cls in rows}
 
 
+def find_method(label: str) -> Method | None:
+    """Return the method of a row, whose label is its title and perhaps parameters (`FedAvg interval=1`)."""
+    known = titled()
+    return known.get(label) or known.get(re.split(r" (?=[\w.]+=)", label)[0])
+
+
 def rank(method: Method | None) -> int:
     """Return a method's place: what adapts nothing, baselines, all others (and unknown ones), upper bounds."""
     if method is None:
@@ -50,12 +57,12 @@ def rank(method: Method | None) -> int:
 
 def is_idle_row(label: str) -> bool:
     """Whether a row is a model that adapts nothing, by its label."""
-    return any(label.startswith(title) for title, cls in titled().items() if rank(cls) == 0)
+    return rank(find_method(label)) == 0
 
 
 def is_method(label: str) -> bool:
     """Whether a row is neither a baseline nor an upper bound."""
-    return rank(titled().get(label)) == 3 and not is_bound(label)
+    return rank(find_method(label)) == 3
 
 
 def own_colours() -> dict[str, tuple[str, bool]]:
@@ -66,7 +73,7 @@ def own_colours() -> dict[str, tuple[str, bool]]:
 
 def is_bound(label: str, settings: Iterable[Mapping[str, Any]] = ()) -> bool:
     """Whether a row, by its label or the settings of its runs, is an upper bound, which competes with no method."""
-    if any(label.startswith(title) for title, cls in titled().items() if _bounds(cls)):
+    if _bounds(find_method(label)):
         return True
     return any(_bounds(aggregators.classes().get(str(each.get("aggregator")))) for each in settings)
 

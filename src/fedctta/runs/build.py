@@ -232,25 +232,36 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
         yield f"W is not kept: that of {stream.clients:,} clients is larger than {KEPT_MATRIX_BYTES // 2**20} MiB"
     if experiment.lift == "auto" and parts.lift == "loop":
         yield "clients are run one after another, which is slower: torch's vmap cannot run this model"
+    if parts.device.type == "cpu" and experiment.precision != "float32":
+        yield f"precision={experiment.precision} is for GPUs: computed in float32 on a CPU"
     if parts.device.type == "cuda" and (obstacle := find_obstacle()):
         yield f"plain torch is used in place of kernels, which is slower: Triton cannot run them ({obstacle})"
 
 
-def describe(experiment: Experiment, parts: Parts, federation: Federation, replayed: int = 0) -> dict[str, Any]:
-    """Return the settings with all defaults resolved, for the record; `replayed` rounds were CUDA graphs."""
-    stream, data, device = parts.stream, parts.stream.data, parts.device
+def resolve(experiment: Experiment, parts: Parts) -> dict[str, Any]:
+    """Return what was asked with all defaults resolved: equal for two wordings of one experiment."""
     left_out = {"parameters"}  # in full under the methods' names
     if experiment.dataset not in SETS:  # only corrupted images have a severity
         left_out.add("severity")
     if experiment.storage == "float32":  # records from before there was a choice do not say it
         left_out.add("storage")
-    lift = federation.server.lift.__name__.removeprefix("by_").replace("_", " ")
     return {
         **{key: value for key, value in asdict(experiment).items() if key not in left_out},
         "model": parts.model,
-        "clients": stream.clients,
+        "clients": parts.stream.clients,
         "slots": parts.slots,
-        "device": str(device),
+        "device": str(parts.device),
+        "lift": parts.lift,
+        **describe_parameters(parts.methods),
+    }
+
+
+def describe(experiment: Experiment, parts: Parts, federation: Federation, replayed: int = 0) -> dict[str, Any]:
+    """Return the settings with all defaults resolved, for the record; `replayed` rounds were CUDA graphs."""
+    stream, data, device = parts.stream, parts.stream.data, parts.device
+    lift = federation.server.lift.__name__.removeprefix("by_").replace("_", " ")
+    return {
+        **resolve(experiment, parts),
         "source": parts.source.told(),
         "lift": lift + (f", {replayed} of {len(stream)} rounds as a CUDA graph" if replayed else ""),
         "notes": list(_notes(experiment, parts)),
@@ -260,7 +271,6 @@ def describe(experiment: Experiment, parts: Parts, federation: Federation, repla
         "th": stream.temporal_heterogeneity,
         **describe_guards(federation, experiment, len(stream)),
         **({"classes": list(data.classes)} if data.dense else {}),
-        **describe_parameters(parts.methods),
     }
 
 

@@ -31,6 +31,7 @@ from fedctta.runs.jobs import side_by_side
 from fedctta.runs.output_folder import claim_folder
 from fedctta.runs.own_data import refuse_idle_source_images
 from fedctta.runs.progress import RoundBar
+from fedctta.runs.published import refuse_idle_numbers, suits
 from fedctta.runs.settings import Experiment, expand, load_preset
 from fedctta.runs.trial import check, run_one
 from fedctta.sampling import Sampler, samplers
@@ -123,30 +124,32 @@ def run(
     values, objects = _name_objects(values)
     asked = expand({**(chosen.values if chosen else {}), **values})
     refuse_idle_source_images(asked)
+    if chosen and chosen.own:
+        refuse_idle_numbers(str(preset), chosen, asked)
     folder = None if out is None else Path(out)
     if folder is not None:
         require_writable(folder / "runs")
+    if jobs != 1:
+        _refuse_jobs(folder, objects, asked)
     records = []
     cache = Cache(objects)
     for experiment in asked:
         choose_methods(experiment)  # what is wrong with parameters is said before data are loaded
-    if len(asked) > 1:
-        for experiment in asked:
-            check(experiment, cache)
+    distinct = _check_all(asked, cache) if len(asked) > 1 else asked
     if not baseline:
-        refuse_idle_baseline(asked, cache)
-    experiments = add_baselines(asked, cache) if baseline else asked
+        refuse_idle_baseline(distinct, cache)
+    experiments = add_baselines(distinct, cache) if baseline else distinct
     with claim_folder(folder, asked, resume):
-        if jobs != 1:
-            _play_at_once(experiments, cache, folder, jobs, resume, console)
+        if folder is not None and jobs != 1:
+            _play_at_once(experiments, folder, jobs, resume, console)
             resume = True
         with RoundBar(console, progress) as bar:
             for k, experiment in enumerate(experiments):
                 label = f"[{k + 1}/{len(experiments)}] {experiment.stream} {experiment.adapter}+{experiment.aggregator}"
                 watch = partial(bar.watch, f"{label} seed {experiment.seed}")
                 records.append(run_one(experiment, cache, folder, resume, watch))
-    mine, added = tuple(records[: len(asked)]), tuple(records[len(asked) :])
-    if chosen is None:
+    mine, added = tuple(records[: len(distinct)]), tuple(records[len(distinct) :])
+    if chosen is None or (chosen.published and not suits(chosen, asked)):
         return Result(mine, baselines=added)
     return Result(mine, chosen.title, chosen.published, added)
 
@@ -156,19 +159,22 @@ def read_experiments(preset: str | None, values: Mapping[str, Any]) -> list[Expe
     return expand({**(load_preset(preset).values if preset else {}), **values})
 
 
+def _check_all(experiments: Sequence[Experiment], cache: Cache) -> list[Experiment]:
+    """Refuse what cannot be played; of experiments that only their words tell apart, return the first."""
+    found: dict[str, Experiment] = {}
+    for experiment in experiments:
+        found.setdefault(check(experiment, cache), experiment)
+    return list(found.values())
+
+
 def _play_at_once(
     experiments: Sequence[Experiment],
-    cache: Cache,
-    folder: Path | None,
+    folder: Path,
     jobs: int,
     resume: bool,
     console: Console,
 ) -> None:
     """Play all experiments into the folder, several at once."""
-    if folder is None or cache.objects:
-        raise UserError(
-            "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
-        )
     done = partial(_tell, console, len(experiments), [])
     for reason in side_by_side(experiments, folder, jobs, resume, done).values():
         raise UserError(reason)
@@ -178,6 +184,19 @@ def _tell(console: Console, count: int, done: list[str], experiment: Experiment,
     done.append(experiment.fingerprint)
     name = f"{experiment.stream} {experiment.adapter}+{experiment.aggregator} seed {experiment.seed}"
     console.print(f"[{len(done)}/{count}] {name}{': ' + reason if reason else ''}", style="dim", markup=False)
+
+
+_GIVEN: set[type[Any]] = set()
+"""Classes that only this process knows: of methods given as objects, which no module or plugin brings."""
+
+
+def _refuse_jobs(folder: Path | None, objects: Mapping[str, Any], experiments: Sequence[Experiment]) -> None:
+    """Refuse to play at once what other processes could not find or keep."""
+    methods = {type(method) for experiment in experiments for method in choose_methods(experiment)}
+    if folder is None or objects or methods & _GIVEN:
+        raise UserError(
+            "jobs need a folder for their records, and methods, model and data by name: give out=, no objects"
+        )
 
 
 def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -192,6 +211,9 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     for kind, (registry, base) in registries.items():
         given = plain.get(kind)
         options: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+        for option in options:
+            if isinstance(option, type) and issubclass(option, base):
+                raise UserError(f"{kind}={option.__name__} is a class: call it, {kind}={option.__name__}()")
         if not any(isinstance(option, base) for option in options):
             continue
         names = [option.name if isinstance(option, base) else option for option in options]
@@ -201,7 +223,7 @@ def _name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         for option in options:
             if isinstance(option, base):
                 if registry.classes().get(option.name) is not type(option):
-                    registry.register(type(option))
+                    _GIVEN.add(registry.register(type(option)))
                 its = {f"{option.name}.{key}": [value] for key, value in parameters_of(option).items()}
                 plain = its | plain  # a dotted key replaces the object's value
     if "dataset" in plain:

@@ -29,11 +29,14 @@ def titles(paths: Mapping[str, Path]) -> dict[str, str]:
 def read_toml(path: Path, kind: str = "preset") -> dict[str, Any]:
     """Read a TOML file, or say in one line what is wrong with it; `kind` is what the file is called."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"there is no {kind} file {path}: check the path") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"cannot read the {kind} {path}: {error}") from None
+    if not isinstance(title := content.get("title", ""), str):
+        raise UserError(f'{path}: title = {title} must be text: write title = "..."')
+    return content
 
 
 def _files(package: str) -> dict[str, Path]:

@@ -31,6 +31,8 @@ ALONE = "local"
 
 _OF_ADAPTING = ("check", "guard", "storage")  # without effect where nothing is adapted
 
+_OF_SENDING = ("noise", "epsilon", "interval", "stragglers", "robust", "liars", "min_batch")  # of what clients send
+
 
 @dataclass(frozen=True)
 class Experiment(Keys):
@@ -166,8 +168,8 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
         used |= its_keys
         experiments.setdefault(experiment.fingerprint, experiment)
     _refuse_idle_parameters(choices, used, methods)
-    for key in ("noise", "epsilon"):
-        if set(choices.get(key, ())) - {None} and not any(_sends(e) for e in experiments.values()):
+    for key in _OF_SENDING:
+        if set(choices.get(key, ())) - {DEFAULTS[key]} and not any(_sends(e) for e in experiments.values()):
             raise UserError(f"{key} has no effect: nothing is sent in these runs; drop it, or use another aggregator")
     refuse_idle_guards(choices, list(experiments.values()))
     for key in _OF_ADAPTING:
@@ -194,6 +196,11 @@ def refuse_idle_guards(choices: Mapping[str, Sequence[Any]], experiments: Sequen
         key = "trim" if way == "trimmed" else way
         if set(choices.get(key, ())) - {DEFAULTS[key]} and all(e.robust != way for e in experiments):
             raise UserError(f"{key} has no effect without robust={way}: add it, or drop {key}")
+    for key in ("delay", "stale", "decay"):
+        if set(choices.get(key, ())) - {DEFAULTS[key]} and not any(e.stragglers for e in experiments):
+            raise UserError(f"{key} has no effect without stragglers: say stragglers=0.2, or drop it")
+    if set(choices.get("delta", ())) - {DEFAULTS["delta"]} and all(e.epsilon is None for e in experiments):
+        raise UserError("delta has no effect without epsilon: say epsilon=8, or drop it")
     if set(choices.get("lie", ())) - {DEFAULTS["lie"]} and not any(e.liars for e in experiments):
         raise UserError("lie has no effect without liars: say liars=2, or drop it")
 
@@ -244,9 +251,7 @@ def _parameters(kind: str, name: str) -> dict[str, Any]:
 def _assemble(values: dict[str, Any]) -> tuple[Experiment, set[str]]:
     plain = {key: value for key, value in values.items() if "." not in key}
     for kind, registry in _REGISTRIES.items():
-        name = plain.get(kind, DEFAULTS[kind])
-        if name not in registry.classes():
-            raise unknown(kind, name, registry.classes())
+        registry.find(plain.get(kind, DEFAULTS[kind]))
     if not adapters.classes()[plain.get("adapter", DEFAULTS["adapter"])].adapts:
         # nothing is adapted, so there is nothing to aggregate or to store, and nothing that does harm
         plain |= {"aggregator": ALONE, **{key: DEFAULTS[key] for key in _OF_ADAPTING}}
@@ -281,6 +286,7 @@ class Preset:
     title: str
     values: Mapping[str, Any]
     published: Mapping[str, Mapping[str, float]]
+    own: bool = False  # a file of the user's
 
 
 def load_preset(name: str) -> Preset:
@@ -296,7 +302,16 @@ def load_preset(name: str) -> Preset:
             raise unknown(f"table in {path.name}", key, allowed)
         if key != "title" and not isinstance(content[key], dict):
             raise UserError(f"{path}: {key} must be a table: write [{key}] and its values below")
-    return Preset(content.get("title", path.stem), dotted(content.get("run", {})), content.get("published", {}))
+    if not content.get("run"):
+        raise UserError(f"{path}: there is nothing to run: write [run] and key = value below, as in fedctta run")
+    published = content.get("published", {})
+    for label, numbers in published.items():
+        if not isinstance(numbers, dict):
+            raise UserError(f"{path}: published numbers of {label!r} must be a table: write {{ niid = 66.23 }}")
+        for column, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise UserError(f"{path}: published number {number!r} of {label!r}, {column}: write 66.23")
+    return Preset(content.get("title", path.stem), dotted(content["run"]), published, name not in known)
 
 
 def dotted(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from fedctta.errors import NotFinite, UserError
 from fedctta.machine import arithmetic, choose_device, enough_memory, peak_memory_mb, reset_peak_memory
 from fedctta.registry import defaults, import_object, parameters_of
 from fedctta.results.records import Record
-from fedctta.runs.build import Parts, check_parts, choose_parts, describe, federate
+from fedctta.runs.build import Parts, check_parts, choose_parts, describe, federate, resolve
 from fedctta.runs.cache import Cache
 from fedctta.runs.own_data import hash_source_images
-from fedctta.runs.settings import Experiment
+from fedctta.runs.settings import Experiment, hash_words
 from fedctta.streams import Stream
 
 FLOWER = "fedctta.fleet.simulation.engine"  # an extra, which imports this folder: loaded by name when it is asked for
@@ -126,11 +126,18 @@ def saying_what_is_unusual(experiment: Experiment, federation: Federation) -> It
         raise UserError(f"{error}: {first}check the model and its weights") from error
 
 
-def check(experiment: Experiment, cache: Cache) -> None:
-    """Refuse what `run_one` would refuse, without playing: a sweep then fails before its first run."""
+def check(experiment: Experiment, cache: Cache) -> str:
+    """Refuse what `run_one` would refuse, without playing: a sweep then fails before its first run.
+
+    A hash of what is asked, with all defaults resolved, is returned.
+    """
     parts = check_parts(experiment, choose_device(experiment.device), cache)
     if experiment.engine == "flower":
         import_object(FLOWER, "check")(experiment, parts.stream, bool(cache.objects))
+    digest = hashlib.sha256(hash_words(resolve(experiment, parts)).encode())
+    for array in (parts.stream.domain, parts.stream.samples):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def kept(experiment: Experiment, cache: Cache, folder: Path) -> Record | None:

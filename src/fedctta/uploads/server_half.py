@@ -7,15 +7,16 @@ The uploads have passed all stages (see `stages`) except robustness, which comes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, restrict
+from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, restrict
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import choose_rows
+from fedctta.errors import UserError
 from fedctta.machine import exact
 from fedctta.uploads.robust import Robust
 from fedctta.uploads.stages import Transit
@@ -49,7 +50,7 @@ def serve(
     uploads, receive = transit.uploads, transit.receive
     before = memory
     with exact():
-        mixing, memory = aggregator.collaborate(server, uploads, memory)
+        mixing, memory = _collaborate(server, aggregator, uploads, memory)
         mixing = robust.limit(restrict(mixing, receive, uploads.trust))
         give = partial(aggregator.contribute, active=uploads.active, memory=memory)
         given = give(uploads.own)
@@ -66,3 +67,17 @@ def serve(
         for name, new in received.items()
     }
     return Served(received, memory, mixing, receive)
+
+
+def _collaborate(server: Server, aggregator: Aggregator, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
+    """Return what the method does; a mistake in a method of the user's is one line."""
+    answer: Any = aggregator.collaborate(server, uploads, memory)
+    clients = len(uploads.active)
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
+        raise UserError(
+            f"collaborate of {aggregator.name} must return two things: W[{clients}, {clients}] and the memory"
+        )
+    if isinstance(answer[0], Tensor) and answer[0].shape != (clients, clients):
+        shape = list(answer[0].shape)
+        raise UserError(f"collaborate of {aggregator.name} returned W{shape}: return W[{clients}, {clients}]")
+    return answer
