@@ -228,6 +228,9 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
         yield source_note(experiment.source_images, stream.data)
     yield from parts.source.notes(experiment.dataset == "masked" and experiment.weights == "auto")
     yield from notes_on_training(experiment, parts.source)
+    if experiment.liars:
+        told = f"{experiment.liars} of {stream.clients} clients lie"
+        yield f"{told}: the table's accuracy is that of the honest ones; other numbers and figures are of all"
     if parts.methods.aggregator.communicates and not count_kept(stream.clients):
         yield f"W is not kept: that of {stream.clients:,} clients is larger than {KEPT_MATRIX_BYTES // 2**20} MiB"
     if experiment.lift == "auto" and parts.lift == "loop":
