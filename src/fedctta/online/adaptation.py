@@ -11,7 +11,7 @@ source model answers. `guard` says what happens when adapting does harm.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Literal
 
 import torch
@@ -29,8 +29,8 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
-from fedctta.online.batches import Window, is_finite
-from fedctta.online.first_batch import MANY, check_first_batch
+from fedctta.online.batches import Window, form_of, is_finite
+from fedctta.online.first_batch import MANY, check_first_batch, check_range
 from fedctta.online.precision import check_precision, match_precision
 from fedctta.registry import read
 
@@ -44,7 +44,7 @@ class Adaptation:
 
     `watchman` says who answers, and `seen` is the batch last adapted to. `exchange`, if there is one, is what a server
     makes of the adapted client, given that batch too; the result predicts the batch. An `optional` method gives way if
-    it does not fit the images.
+    it does not fit the first images.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class Adaptation:
         if window > 0 and self._refusal(1) and self._refusal(window):
             least = next(size for size in range(window + 1, MANY + 1) if not self._refusal(size))
             raise UserError(f"window={window} is too small for adapter {adapter.name!r}: use window={least} or more")
-        self.frozen = self._tried = False
+        self._forms: set[Hashable] = set()  # of batches that fit
+        self.frozen = False
         self.reset()
 
     def reset(self) -> None:
@@ -117,12 +118,15 @@ class Adaptation:
 
     def answer(self, x: Inputs) -> Tensor:
         """Return the logits of x[B, ...], and adapt to it if that is possible."""
-        if not self._tried:
+        form = form_of(x)
+        if form not in self._forms:
             self._try(x)
-            self._tried = True
+            self._forms.add(form)
         if not is_finite(x):
             self.skipped += 1
             return self._ask_source(x)
+        if self.adapter.pictures and isinstance(x, Tensor):
+            check_range(self.adapter, x)
         too_small = self._refusal(count_rows(x))
         if self._refusal(1):
             self.window.add(x)
@@ -138,11 +142,11 @@ class Adaptation:
         return rows[-(len(rows) // self.window.size * count_rows(x)) :]
 
     def _try(self, x: Inputs) -> None:
-        """Refuse a batch that does not fit; an optional method gives way to none if the batch fits that."""
+        """Refuse a batch that does not fit; on the first one, an optional method gives way to none if that fits."""
         try:
             check_first_batch(self.network, self.adapter, x)
         except UserError as error:
-            if not self.optional:
+            if not self.optional or self._forms:
                 raise
             plain = adapters.create(PLAIN)
             check_first_batch(self.network, plain, x)

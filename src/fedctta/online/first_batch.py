@@ -1,4 +1,4 @@
-"""What is looked at once, on the first batch: whether model, method and inputs fit each other."""
+"""What is looked at on the first batch of every form: whether model, method and inputs fit each other."""
 
 from __future__ import annotations
 
@@ -40,15 +40,26 @@ def _check_looks(adapter: Adapter, x: Inputs) -> None:
 
 
 def _check_pictures(adapter: Adapter, x: Inputs) -> None:
-    able = either(name for name, cls in adapters.classes().items() if not cls.pictures)
     if not isinstance(x, Tensor) or x.dim() != 4 or x.shape[1] != 3:
         raise UserError(
             f"adapter {adapter.name!r} works on colour pictures [batch, 3, height, width] and a batch has"
-            f" {describe(x)}: use adapter {able}"
+            f" {describe(x)}: use adapter {_others()}"
         )
+    check_range(adapter, x)
+
+
+def check_range(adapter: Adapter, x: Tensor) -> None:
+    """Refuse pictures of which many values lie beyond 0 and 1."""
+    low, high = x.aminmax()
+    if low >= 0 and high <= 1:  # nearly always, and quicker than looking at every value
+        return
     beyond = float(((x < 0) | (x > 1)).to(x.dtype).mean())
     if beyond > OUTSIDE:
         raise UserError(
             f"adapter {adapter.name!r} works on colour pictures with values from 0 to 1 and {beyond:.0%} of this"
-            f" batch's lie beyond: normalise inside the module, or use adapter {able}"
+            f" batch's lie beyond: normalise inside the module, or use adapter {_others()}"
         )
+
+
+def _others() -> str:
+    return either(name for name, cls in adapters.classes().items() if not cls.pictures)
