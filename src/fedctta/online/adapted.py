@@ -114,6 +114,13 @@ def _one_batch(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> GivenInputs
     return inputs[0] if len(inputs) == 1 else inputs
 
 
+def _first_names(module: nn.Module) -> dict[str, str]:
+    """Return, for every further name of a tensor that has several (tied weights), the first one."""
+    firsts: dict[int, str] = {}
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: first for name, tensor in named if (first := firsts.setdefault(id(tensor), name)) != name}
+
+
 class AdaptedModel(nn.Module):
     """A module that adapts while it predicts; made by `fedctta.adapt`.
 
@@ -130,6 +137,7 @@ class AdaptedModel(nn.Module):
         super().__init__()
         object.__setattr__(self, "source", module)  # not a part of this module: its tensors are not the adapted ones
         self.adaptation = adaptation
+        self._first_names = _first_names(module)
         self.eval()
 
     @property
@@ -205,13 +213,17 @@ class AdaptedModel(nn.Module):
 
     def _replaced(self, tensors: Iterator[tuple[str, Any]], prefix: str) -> Iterator[tuple[str, Tensor]]:
         start = f"{prefix}." if prefix else ""
-        return ((name, self.client.own.get(name.removeprefix(start), tensor)) for name, tensor in tensors)
+        return ((name, self._adapted(name.removeprefix(start), tensor)) for name, tensor in tensors)
+
+    def _adapted(self, name: str, tensor: Tensor) -> Tensor:
+        """Return what the client has in place of a tensor of the module, under whichever of its names."""
+        return self.client.own.get(self._first_names.get(name, name), tensor)
 
     def state_dict(self, *arguments: Any, **options: Any) -> Any:
         """Return the adapted model's tensors under the names that the given module has for them."""
         found = self.adaptation.network.module.state_dict(*arguments, **options)
-        own = {f"{options.get('prefix', '')}{name}": tensor for name, tensor in self.client.own.items()}
-        found.update({name: tensor for name, tensor in own.items() if name in found})
+        prefix = options.get("prefix", "")
+        found.update({name: self._adapted(name.removeprefix(prefix), tensor) for name, tensor in found.items()})
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -220,8 +232,19 @@ class AdaptedModel(nn.Module):
         if state_dict.keys() != wanted.keys():
             odd = sorted(state_dict.keys() ^ wanted.keys())[0]
             raise UserError(f"the state dict does not fit the model, {odd!r} is only in one of them: give another")
-        own = self.client.own
-        other = [n for n, t in wanted.items() if n not in own and not torch.equal(state_dict[n].to(t), t)]
+        tensors = {name: tensor for name, tensor in wanted.items() if isinstance(tensor, Tensor)}
+        for name, tensor in tensors.items():
+            if not isinstance(state_dict[name], Tensor) or state_dict[name].shape != tensor.shape:
+                raise UserError(f"the state dict has another shape for {name!r} than the model: give another")
+        own, found = self.client.own, {name: state_dict[name].to(tensor) for name, tensor in tensors.items()}
+        for name, first in self._first_names.items():
+            if name in found and not torch.equal(found[name], found.get(first, found[name])):
+                raise UserError(
+                    f"the state dict has other values for {name!r} than for {first!r}, and the model has one tensor"
+                    " for both: give both the same"
+                )
+        names = ((name, self._first_names.get(name, name)) for name in found)
+        other = [name for name, first in names if first not in own and not torch.equal(found[name], tensors[name])]
         if other:
             raise UserError(
                 f"the state dict has other values for {other[0]!r}, which is not adapted: load it into the"
