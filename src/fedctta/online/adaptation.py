@@ -23,7 +23,7 @@ from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
-from fedctta.core.tensors import add_up, like, mirror, named, under
+from fedctta.core.tensors import add_up, mirror, named, under
 from fedctta.errors import UserError
 from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
@@ -31,6 +31,7 @@ from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
 from fedctta.online.batches import Window, form_of, is_finite
 from fedctta.online.first_batch import MANY, check_first_batch, check_range
+from fedctta.online.memory_order import lay_like, note_strides
 from fedctta.online.precision import check_precision, match_precision
 from fedctta.registry import read
 
@@ -266,14 +267,14 @@ class Adaptation:
             "batches": torch.tensor([self.batches, self.skipped, int(self.frozen), int(self.watchman.resting)]),
             "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
         }
-        return {name: t for part, group in parts.items() for name, t in named(part, group).items()}
+        tensors = {name: t for part, group in parts.items() for name, t in named(part, group).items()}
+        return tensors | named("strides", note_strides(tensors))
 
     def restore(self, tensors: Tensors) -> bool:
         """Go on from what `state` gave; return False, without a change, if it is of another method or version."""
         learnt, signals = under("learnt", tensors), under("signals", tensors)
         wanted = Client(self.client.own, {**self.client.private, **learnt})
-        client = _like(wanted, under("own", tensors), under("private", tensors))
-        healthy = _like(wanted, under("healthy.own", tensors), under("healthy.private", tensors))
+        client, healthy = _read(wanted, "", tensors), _read(wanted, "healthy.", tensors)
         if client is None:
             return False
         self.learnt = {name: t.to(self.network.device) for name, t in learnt.items()} or self.learnt
@@ -305,13 +306,16 @@ class Adaptation:
         )
 
 
-def _like(wanted: Client, own: Tensors, private: Tensors) -> Client | None:
-    """Return the values on the device and in the memory order of `wanted`; None if they are not of its form."""
-    found = Client(own, private)
-    for old, new in zip(wanted, found, strict=True):
+def _read(wanted: Client, prefix: str, tensors: Tensors) -> Client | None:
+    """Return a client of a state on the device of `wanted`, as it lay in memory; None if it is not of that form."""
+    parts = []
+    for part, old in wanted._asdict().items():
+        new = under(f"{prefix}{part}", tensors)
         if old.keys() != new.keys() or any(old[name].shape != new[name].shape for name in old):
             return None
-    return Client(*({n: like(t, new[n]) for n, t in old.items()} for old, new in zip(wanted, found, strict=True)))
+        strides = under(f"strides.{prefix}{part}", tensors)
+        parts.append({name: lay_like(tensor, new[name], strides.get(name)) for name, tensor in old.items()})
+    return Client(*parts)
 
 
 def _finite(client: Client, logits: Tensor) -> bool:
