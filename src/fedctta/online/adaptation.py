@@ -37,6 +37,8 @@ from fedctta.registry import read
 
 Predict = Literal["after", "before"]
 
+BY_ALARM = 2  # in a state, of a client that an alarm froze: another guard lets it adapt
+
 Exchange = Callable[[Client, Any], Client]
 
 
@@ -83,7 +85,6 @@ class Adaptation:
             least = next(size for size in range(window + 1, MANY + 1) if not self._refusal(size))
             raise UserError(f"window={window} is too small for adapter {adapter.name!r}: use window={least} or more")
         self._forms: set[Hashable] = set()  # of batches that fit
-        self.frozen = False
         self.reset()
 
     def reset(self) -> None:
@@ -95,6 +96,7 @@ class Adaptation:
         # in the memory order of a run's clients, on which the last bits of convolutions depend
         self.client: Client = tree_map(lambda t: t[0], stack(client._replace(private=private), 1))
         self.watchman = Watchman(self.watchman.every, self.watchman.guard)
+        self.frozen = False
         self.batches = self.skipped = 0
         self.take_up(self.client)
 
@@ -263,8 +265,9 @@ class Adaptation:
         if self._healthy is not self.client:
             parts |= {"healthy.own": self._healthy.own, "healthy.private": self._healthy.private}
         alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in self.watchman.alarms]
+        frozen = BY_ALARM if self.watchman.frozen else int(self.frozen)
         parts["count"] = {
-            "batches": torch.tensor([self.batches, self.skipped, int(self.frozen), int(self.watchman.resting)]),
+            "batches": torch.tensor([self.batches, self.skipped, frozen, int(self.watchman.resting)]),
             "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
         }
         tensors = {name: t for part, group in parts.items() for name, t in named(part, group).items()}
@@ -282,7 +285,9 @@ class Adaptation:
         self._healthy = healthy or self.client
         if "count.batches" in tensors:
             self.batches, self.skipped, frozen, resting = tensors["count.batches"].tolist()
-            self.frozen, self.watchman.resting = bool(frozen), bool(resting) and self.watchman.guard != "off"
+            guard = self.watchman.guard
+            self.frozen = bool(frozen) and (frozen != BY_ALARM or guard == "freeze")
+            self.watchman.resting = bool(resting) and guard != "off"
             self.watchman.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
         known = signals.keys() == set(Signals._fields)
         on_device = {n: t.to(self.network.device) for n, t in signals.items()}
