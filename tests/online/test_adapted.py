@@ -53,6 +53,8 @@ def images_for(name):
 @pytest.mark.parametrize("name", adapters.classes())
 def test_predictions_are_those_of_a_run_with_one_client(name, predict, tiny_module, federation):
     adapter = adapters.create(name, SMALL.get(name, {}))
+    if predict == "before" and adapter.predicts_alike(communicates=False):
+        pytest.skip("the same as after")
     one = federation(Network(tiny_module), adapter, "local", clients=1, lift=by_loop)
     one = replace(one, predict=predict, batch=4)
     images = images_for(name)
@@ -118,6 +120,11 @@ def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module):
         (("tent",), {"source_images": torch.zeros(8, 3, 8, 8)}, "no effect on adapter 'tent'"),
         (("eata",), {}, "give source_images= or fisher=0"),
         (("eata",), {"source_images": torch.zeros(8, 3, 8, 8)}, "got 8"),
+        ((), {"predict": "before"}, "predict='before' has no effect on adapter 'recall', which predicts the same"),
+        (("bn",), {"predict": "before"}, "predict='before' has no effect on adapter 'bn'"),
+        (("bn",), {"seed": 7}, "seed=7 has no effect on adapter 'bn', which draws no random numbers"),
+        (("none",), {"window": 3}, "window=3 has no effect on adapter 'none', which takes single images"),
+        (("bn",), {"momentum": 0.1, "window": 0}, "window=0 has no effect on adapter 'bn'"),
         (("tent",), {"window": -1}, "window=-1"),
         (("tent",), {"window": 1}, "window=1 is too small for adapter 'tent': use window=2 or more"),
         (("fedicon",), {"window": 1}, "window=1 is too small for adapter 'fedicon': use window=2 or more"),
@@ -374,12 +381,12 @@ def test_a_method_that_needs_many_images_at_once_waits_for_as_many(tiny_module):
     assert model.health.batches == 0
     model(images[4:5])
     assert model.health.batches == 1
-    assert fedctta.adapt(tiny_module, "bn", momentum=0.5, window=1)(images[:1]).shape == (1, 3)
+    assert fedctta.adapt(tiny_module, "bn", momentum=0.5)(images[:1]).shape == (1, 3)
 
 
 def test_a_ragged_last_batch_is_predicted(tiny_module):
     for name in ("tent", "bn", "norm-ema", "none"):
-        model = fedctta.adapt(tiny_module, name, window=4)
+        model = fedctta.adapt(tiny_module, name, **({"window": 4} if name in ("tent", "bn") else {}))
         model(batches()[0])
         assert model(batches()[1][:1]).shape == (1, 3)
         assert model(batches()[1][:3]).shape == (3, 3)
@@ -426,7 +433,7 @@ def test_what_is_no_batch_is_one_line(given, tiny_module):
 
 def test_a_saved_state_goes_on_as_if_nothing_had_been(tiny_module, tmp_path):
     model, again = (
-        fedctta.adapt(tiny_module, "eata", threshold=0.9, images=8, source_images=torch.rand(8, 3, 8, 8), seed=1)
+        fedctta.adapt(tiny_module, "eata", threshold=0.9, images=8, source_images=torch.rand(8, 3, 8, 8))
         for _ in range(2)
     )
     first, *rest = batches()
@@ -505,3 +512,9 @@ def test_a_run_with_one_client_counts_the_same_right_predictions(name, domains, 
         slot = stream.slot(t)
         right.append(int((model(slot.images[0]).argmax(1).numpy() == slot.labels[0]).sum()))
     assert right == record.correct[:, 0].tolist()
+
+
+def test_where_no_method_fits_options_may_be_idle():
+    with pytest.warns(UserWarning, match="this model has none"):
+        model = fedctta.adapt(nn.Linear(4, 3), seed=7, window=3, predict="before")
+    assert model(torch.rand(2, 4)).shape == (2, 3)

@@ -29,7 +29,7 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
-from fedctta.online.batches import Window, form_of, is_finite
+from fedctta.online.batches import WINDOW, Window, form_of, is_finite
 from fedctta.online.first_batch import MANY, check_first_batch, check_range
 from fedctta.online.memory_order import lay_like, note_strides
 from fedctta.online.precision import check_precision, match_precision
@@ -57,7 +57,7 @@ class Adaptation:
         *,
         predict: Predict = "after",
         source_images: Inputs | None = None,
-        window: int = 16,
+        window: int = WINDOW,
         one_pass: bool = True,
         guard: Guard = "reset",
         check: int = 10,
@@ -81,8 +81,8 @@ class Adaptation:
         self.exchange: Exchange | None = None
         self._one_pass: bool | None = None if one_pass and predict == "after" else False
         self._refusals: dict[int, str] = {}
-        if window > 0 and self._refusal(1) and self._refusal(window):
-            least = next(size for size in range(window + 1, MANY + 1) if not self._refusal(size))
+        if window > 0 and self.refusal(1) and self.refusal(window):
+            least = next(size for size in range(window + 1, MANY + 1) if not self.refusal(size))
             raise UserError(f"window={window} is too small for adapter {adapter.name!r}: use window={least} or more")
         self._forms: set[Hashable] = set()  # of batches that fit
         self.reset()
@@ -130,8 +130,8 @@ class Adaptation:
             return self._ask_source(x)
         if self.adapter.pictures and isinstance(x, Tensor):
             check_range(self.adapter, x)
-        too_small = self._refusal(count_rows(x))
-        if self._refusal(1):
+        too_small = self.refusal(count_rows(x))
+        if self.refusal(1):
             self.window.add(x)
         if not too_small:
             self.window.fresh = 0  # what is adapted to now is not to be adapted to again
@@ -248,7 +248,7 @@ class Adaptation:
             self.client = self.client._replace(private={**self.client.private, **self.learnt})
             self._healthy = self.client
 
-    def _refusal(self, batch: int) -> str:
+    def refusal(self, batch: int) -> str:
         """Return why the method takes no batches of this size; nothing if it does."""
         if batch not in self._refusals:
             try:

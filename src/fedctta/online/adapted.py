@@ -25,7 +25,7 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Health
 from fedctta.keys import UNWAITING
 from fedctta.online.adaptation import Adaptation, Predict
-from fedctta.online.batches import Given, GivenInputs, to_batch
+from fedctta.online.batches import WINDOW, Given, GivenInputs, to_batch
 from fedctta.online.default_method import choose_default
 from fedctta.online.saved import read_state, write_state
 
@@ -36,7 +36,7 @@ def adapt(
     *,
     predict: Predict = "after",
     source_images: GivenInputs | None = None,
-    window: int = 16,
+    window: int = WINDOW,
     one_pass: bool = True,
     dense: bool = False,
     output: PickLogits = pick_logits,
@@ -66,7 +66,10 @@ def adapt(
     images = _check_images(adapter, source_images, first)
     words = {"predict": predict, "window": window, "one_pass": one_pass, "guard": guard, "check": check, "seed": seed}
     words["optional"] = optional
-    return AdaptedModel(module, Adaptation(network, adapter, source_images=images, **words))  # type: ignore[arg-type]
+    adaptation = Adaptation(network, adapter, source_images=images, **words)  # type: ignore[arg-type]
+    if not optional or adapter.adapts:
+        _refuse_idle(adaptation)
+    return AdaptedModel(module, adaptation)
 
 
 def _choose(network: Network) -> str:
@@ -103,6 +106,20 @@ def _check_images(adapter: Adapter, images: GivenInputs | None, like: Tensor) ->
             f"adapter {adapter.name!r} studies {wanted} images of the source and got {count_rows(found)}: give more"
         )
     return map_tensors(lambda t: t[:wanted], found)
+
+
+def _refuse_idle(adaptation: Adaptation) -> None:
+    """Refuse options without effect on the method."""
+    adapter, window = adaptation.adapter, adaptation.window.size
+    idle = ""
+    if adaptation.predict == "before" and adapter.predicts_alike(communicates=False):
+        idle, why = "predict='before'", "predicts the same before and after adapting"
+    elif adaptation.seed and "key" not in adaptation.client.private:
+        idle, why = f"seed={adaptation.seed}", "draws no random numbers"
+    elif window != WINDOW and not adaptation.refusal(1):
+        idle, why = f"window={window}", "takes single images"
+    if idle:
+        raise UserError(f"{idle} has no effect on adapter {adapter.name!r}, which {why} with these parameters: drop it")
 
 
 def _one_batch(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> GivenInputs:

@@ -18,6 +18,7 @@ from fedctta.errors import UserError
 from fedctta.models.inputs import as_tensor, to_input
 
 CHANNELS = (1, 3)
+WINDOW = 16  # images that are kept, unless another number is asked for
 
 
 Given = Tensor | NDArray[Any]
