@@ -23,11 +23,25 @@ def check_first_batch(network: Network, adapter: Adapter, x: Inputs) -> None:
             f"the model gives outputs of shape {list(logits.shape)} for {rows} images: say by output= what the logits"
             " [batch, classes] are, or dense=True if it predicts every pixel"
         )
+    if network.dense and isinstance(x, Tensor):
+        _check_pixels(len(logits), x)
     adapter.check(network, MANY)  # the pass has shown whether the classifier is what it looks like
     if adapter.pictures:
         _check_pictures(adapter, x)
     elif adapter.looks:
         _check_looks(adapter, x)
+
+
+def _check_pixels(predicted: int, x: Tensor) -> None:
+    height, width = x.shape[-2:]
+    if predicted == len(x) * height * width:
+        return
+    if predicted == len(x):
+        raise UserError(f"dense=True and the model gives one prediction for {describe(x)}: drop dense=True")
+    raise UserError(
+        f"the model predicts {predicted // len(x)} pixels for {describe(x)}: wrap it in WholeSize (of"
+        " fedctta.models.whole_size), which brings its logits to the size of the images"
+    )
 
 
 def _check_looks(adapter: Adapter, x: Inputs) -> None:
