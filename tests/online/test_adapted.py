@@ -126,6 +126,14 @@ def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module):
         (("none",), {"window": 3}, "window=3 has no effect on adapter 'none', which takes single images"),
         (("bn",), {"momentum": 0.1, "window": 0}, "window=0 has no effect on adapter 'bn'"),
         (("tent",), {"window": -1}, "window=-1"),
+        (("tent",), {"window": 2.5}, "window=2.5 is not a whole number"),
+        (("tent",), {"window": "many"}, "window=many is not a whole number"),
+        (("tent",), {"check": 2.5}, "check=2.5 is not a whole number"),
+        (("tent",), {"check": None}, "check=None is not a whole number"),
+        (("cotta",), {"seed": None}, "seed=None is not a whole number"),
+        (("cotta",), {"seed": "x"}, "seed=x is not a whole number"),
+        (("tent",), {"output": "logits"}, "output is a str: give a function"),
+        (("eata",), {"images": 8, "source_images": torch.full((8, 3, 8, 8), torch.nan)}, "leave these images out"),
         (("tent",), {"window": 1}, "window=1 is too small for adapter 'tent': use window=2 or more"),
         (("fedicon",), {"window": 1}, "window=1 is too small for adapter 'fedicon': use window=2 or more"),
         (("cola",), {"least": 4, "window": 2}, "window=2 is too small for adapter 'cola': use window=4 or more"),
@@ -137,10 +145,13 @@ def test_what_cannot_be_is_one_line(tiny_module, arguments, words, line):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_model_is_one_line():
+def test_what_is_no_model_is_one_line(tiny_module):
     for thing, line in (({}, "given a dict"), (nn.ReLU, "given a type"), (nn.ReLU(), "no weights")):
         with pytest.raises(UserError, match=line):
             fedctta.adapt(thing, "bn")
+    for thing in (fedctta.adapt(tiny_module, "bn"), nn.Sequential(fedctta.adapt(tiny_module), nn.ReLU())):
+        with pytest.raises(UserError, match=r"adapts already: give its source \(model\.source\)"):
+            fedctta.adapt(thing, "none")
     with pytest.raises(UserError, match="has none: use adapter"):
         fedctta.adapt(nn.Linear(2, 2), "bn")
 
@@ -518,3 +529,25 @@ def test_where_no_method_fits_options_may_be_idle():
     with pytest.warns(UserWarning, match="this model has none"):
         model = fedctta.adapt(nn.Linear(4, 3), seed=7, window=3, predict="before")
     assert model(torch.rand(2, 4)).shape == (2, 3)
+
+
+def test_whole_numbers_may_be_text(tiny_module):
+    model = fedctta.adapt(tiny_module, "cotta", window="4", check="5", seed="1", guard="off")
+    now = model.adaptation
+    assert (now.window.size, now.watchman.every, now.seed) == (4, 5, 1)
+
+
+def test_source_images_that_the_model_cannot_take_are_one_line(tiny_module):
+    model = fedctta.adapt(tiny_module, "eata", images=8, source_images=torch.rand(8, 1, 8, 8))
+    for _ in range(2):
+        with pytest.raises(UserError, match="source_images do not fit: the model cannot take images of 1x8x8"):
+            model(batches()[0])
+    assert model.health.batches == 0
+
+
+@pytest.mark.parametrize("path", ["", "/", None, 3])
+def test_a_path_that_names_no_file_is_refused(path, tiny_module):
+    model = fedctta.adapt(tiny_module, "bn")
+    for use in (model.save, model.load):
+        with pytest.raises(UserError, match=r"a state's path is .*: give that of a file"):
+            use(path)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import fedctta
@@ -90,3 +91,10 @@ def test_a_state_without_strides_is_taken(tmp_path):
     write_state(tmp_path / "state.safetensors", now.network, now.adapter, tensors)
     again.load(tmp_path / "state.safetensors")
     assert all(torch.equal(t, model.client.own[n]) for n, t in again.client.own.items())
+
+
+@pytest.mark.parametrize("method", ["no JSON", "3", "[]"])
+def test_a_header_of_another_program_is_refused(method, tiny_network, tmp_path):
+    save_file({"a": torch.zeros(2)}, tmp_path / "state", metadata={"method": method, "made_by": "me"})
+    with pytest.raises(UserError, match="holds no state of an adapted model"):
+        read_state(tmp_path / "state", tiny_network, BatchStatistics())

@@ -29,6 +29,7 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
+from fedctta.models.try_on import try_on
 from fedctta.online.batches import WINDOW, Window, form_of, is_finite
 from fedctta.online.first_batch import MANY, check_first_batch, check_range
 from fedctta.online.memory_order import lay_like, note_strides
@@ -66,6 +67,7 @@ class Adaptation:
     ) -> None:
         read(predict, Predict, "predict")
         read(guard, Guard, "guard")
+        window, check, seed = read(window, int, "window"), read(check, int, "check"), read(seed, int, "seed")
         adapter.check(network, MANY)
         check_precision(network, adapter)
         if check < 0:
@@ -124,6 +126,7 @@ class Adaptation:
         form = form_of(x)
         if form not in self._forms:
             self._try(x)
+            self._try_images()
             self._forms.add(form)
         if not is_finite(x):
             self.skipped += 1
@@ -156,6 +159,15 @@ class Adaptation:
             warnings.warn(f"{error}; as no method was named, the model predicts without adapting", stacklevel=2)
             self.adapter, self._refusals = plain, {}
             self.reset()
+
+    def _try_images(self) -> None:
+        """Refuse images of the source that the model cannot take."""
+        if self.source_images is None or self.learnt is not None:
+            return
+        try:
+            try_on(self.network, map_tensors(lambda t: t[:1], self.source_images))
+        except UserError as error:
+            raise UserError(f"source_images do not fit: {error}") from error
 
     def _step(self, x: Inputs, adapting: bool) -> Tensor:
         """Adapt to a batch of finite values and return its logits; the source's if the result is not finite."""

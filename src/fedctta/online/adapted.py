@@ -25,9 +25,10 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Health
 from fedctta.keys import UNWAITING
 from fedctta.online.adaptation import Adaptation, Predict
-from fedctta.online.batches import WINDOW, Given, GivenInputs, to_batch
+from fedctta.online.batches import WINDOW, Given, GivenInputs, is_finite, to_batch
 from fedctta.online.default_method import choose_default
-from fedctta.online.saved import read_state, write_state
+from fedctta.online.picked import check_output
+from fedctta.online.saved import file_path, read_state, write_state
 
 
 def adapt(
@@ -57,10 +58,12 @@ def adapt(
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"adapt was given a {type(module).__name__}: give a torch.nn.Module, with its weights loaded")
+    if any(isinstance(part, AdaptedModel) for part in module.modules()):
+        raise UserError("adapt was given a model that adapts already: give its source (model.source)")
     first = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
     if first is None:
         raise UserError(f"{type(module).__name__} has no weights, so there is nothing to adapt: give a trained model")
-    network = Network(module, first.device, dense, output=output)
+    network = Network(module, first.device, dense, output=check_output(output))
     optional = method is None and not parameters
     adapter = _make(_choose(network) if optional else method or UNWAITING, parameters)
     images = _check_images(adapter, source_images, first)
@@ -101,6 +104,8 @@ def _check_images(adapter: Adapter, images: GivenInputs | None, like: Tensor) ->
     if not wanted:
         raise UserError(f"source_images has no effect on adapter {adapter.name!r} with these parameters: drop it")
     found = to_batch(images, like.device, like.dtype)
+    if not is_finite(found):
+        raise UserError("source_images have NaN or infinite values: leave these images out")
     if count_rows(found) < wanted:
         raise UserError(
             f"adapter {adapter.name!r} studies {wanted} images of the source and got {count_rows(found)}: give more"
@@ -273,12 +278,12 @@ class AdaptedModel(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the state to a file, with the method and its parameters; not the source's tensors."""
         now = self.adaptation
-        write_state(Path(path), now.network, now.adapter, now.state())
+        write_state(file_path(path), now.network, now.adapter, now.state())
 
     def load(self, path: str | Path) -> None:
         """Go on from what `save` wrote, for the same module, method and parameters."""
         now = self.adaptation
-        if not now.restore(read_state(Path(path), now.network, now.adapter)):
+        if not now.restore(read_state(file_path(path), now.network, now.adapter)):
             raise UserError(f"{path} is a state of another version of this method: begin with a new one")
 
     def extra_repr(self) -> str:

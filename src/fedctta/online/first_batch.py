@@ -17,6 +17,8 @@ OUTSIDE = 0.1  # share of values beyond 0..1 that pictures may have
 def check_first_batch(network: Network, adapter: Adapter, x: Inputs) -> None:
     """Refuse, in one line each, a batch that the model or the method cannot take, and outputs that are no classes."""
     logits, rows = try_on(network, x), count_rows(x)
+    if not logits.is_floating_point():
+        raise UserError(f"the model gives {logits.dtype} for logits: say by output= where the real numbers are")
     refuse_regression(logits)
     if logits.ndim != 2 or (len(logits) != rows and not network.dense):
         raise UserError(
