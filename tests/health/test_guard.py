@@ -176,3 +176,47 @@ def test_other_data_are_checked_without_a_mirror():
 def test_a_guard_that_cannot_be_is_one_line(words, line, tiny_module):
     with pytest.raises(UserError, match=line):
         fedctta.adapt(tiny_module, "bn", **words)
+
+
+def frozen_by_an_alarm(module):
+    model = fedctta.adapt(module, Spoiler(), check=4, guard="freeze")
+    for x in stream(dark=range(12, 20)):
+        model(x)
+    assert model.frozen
+    return model
+
+
+def test_reset_ends_a_freeze(sure_module):
+    alarmed, told = frozen_by_an_alarm(sure_module), fedctta.adapt(sure_module, Spoiler(), check=4, guard="freeze")
+    told.freeze()
+    for model in (alarmed, told):
+        model.reset()
+        for x in stream(dark=(), batches=2):
+            model(x)
+        assert not model.frozen
+        assert model.health.batches == 2
+        assert model.health.answers == "adapted"
+
+
+@pytest.mark.parametrize("guard", ["reset", "off", "freeze"])
+def test_a_state_that_an_alarm_froze_is_frozen_only_under_the_same_guard(guard, sure_module, tmp_path):
+    frozen_by_an_alarm(sure_module).save(tmp_path / "state.safetensors")
+    model = fedctta.adapt(sure_module, Spoiler(), check=4, guard=guard)
+    model.load(tmp_path / "state.safetensors")
+    before = model.health.batches
+    for x in stream(dark=(), batches=60):
+        model(x)
+    assert model.frozen == (guard == "freeze")
+    assert (model.health.answers, model.health.batches > before) == (
+        ("source", False) if guard == "freeze" else ("adapted", True)
+    )
+
+
+@pytest.mark.parametrize("resting", [False, True])
+def test_a_model_that_was_told_to_freeze_stays_frozen_when_loaded(resting, sure_module, tmp_path):
+    model, again = (fedctta.adapt(sure_module, Spoiler(), check=4) for _ in range(2))
+    model.freeze()
+    model.adaptation.watchman.resting = resting
+    model.save(tmp_path / "state.safetensors")
+    again.load(tmp_path / "state.safetensors")
+    assert again.frozen

@@ -53,6 +53,8 @@ def images_for(name):
 @pytest.mark.parametrize("name", adapters.classes())
 def test_predictions_are_those_of_a_run_with_one_client(name, predict, tiny_module, federation):
     adapter = adapters.create(name, SMALL.get(name, {}))
+    if predict == "before" and adapter.predicts_alike(communicates=False):
+        pytest.skip("the same as after")
     one = federation(Network(tiny_module), adapter, "local", clients=1, lift=by_loop)
     one = replace(one, predict=predict, batch=4)
     images = images_for(name)
@@ -118,7 +120,20 @@ def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module):
         (("tent",), {"source_images": torch.zeros(8, 3, 8, 8)}, "no effect on adapter 'tent'"),
         (("eata",), {}, "give source_images= or fisher=0"),
         (("eata",), {"source_images": torch.zeros(8, 3, 8, 8)}, "got 8"),
+        ((), {"predict": "before"}, "predict='before' has no effect on adapter 'recall', which predicts the same"),
+        (("bn",), {"predict": "before"}, "predict='before' has no effect on adapter 'bn'"),
+        (("bn",), {"seed": 7}, "seed=7 has no effect on adapter 'bn', which draws no random numbers"),
+        (("none",), {"window": 3}, "window=3 has no effect on adapter 'none', which takes single images"),
+        (("bn",), {"momentum": 0.1, "window": 0}, "window=0 has no effect on adapter 'bn'"),
         (("tent",), {"window": -1}, "window=-1"),
+        (("tent",), {"window": 2.5}, "window=2.5 is not a whole number"),
+        (("tent",), {"window": "many"}, "window=many is not a whole number"),
+        (("tent",), {"check": 2.5}, "check=2.5 is not a whole number"),
+        (("tent",), {"check": None}, "check=None is not a whole number"),
+        (("cotta",), {"seed": None}, "seed=None is not a whole number"),
+        (("cotta",), {"seed": "x"}, "seed=x is not a whole number"),
+        (("tent",), {"output": "logits"}, "output is a str: give a function"),
+        (("eata",), {"images": 8, "source_images": torch.full((8, 3, 8, 8), torch.nan)}, "leave these images out"),
         (("tent",), {"window": 1}, "window=1 is too small for adapter 'tent': use window=2 or more"),
         (("fedicon",), {"window": 1}, "window=1 is too small for adapter 'fedicon': use window=2 or more"),
         (("cola",), {"least": 4, "window": 2}, "window=2 is too small for adapter 'cola': use window=4 or more"),
@@ -130,10 +145,13 @@ def test_what_cannot_be_is_one_line(tiny_module, arguments, words, line):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_model_is_one_line():
+def test_what_is_no_model_is_one_line(tiny_module):
     for thing, line in (({}, "given a dict"), (nn.ReLU, "given a type"), (nn.ReLU(), "no weights")):
         with pytest.raises(UserError, match=line):
             fedctta.adapt(thing, "bn")
+    for thing in (fedctta.adapt(tiny_module, "bn"), nn.Sequential(fedctta.adapt(tiny_module), nn.ReLU())):
+        with pytest.raises(UserError, match=r"adapts already: give its source \(model\.source\)"):
+            fedctta.adapt(thing, "none")
     with pytest.raises(UserError, match="has none: use adapter"):
         fedctta.adapt(nn.Linear(2, 2), "bn")
 
@@ -181,6 +199,57 @@ def test_a_state_dict_brings_back_what_is_adapted_and_nothing_else(tiny_module):
         other.load_state_dict(foreign)
     with pytest.raises(UserError, match="only in one"):
         other.load_state_dict({})
+
+
+class Tied(nn.Module):
+    """Has one matrix under two names, and one layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.again, self.a, self.b = self.norm, nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.b.weight = self.a.weight
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(self.b(self.a(self.again(self.conv(x)).relu().mean((2, 3))).relu()))
+
+
+def test_a_tensor_of_two_names_is_adapted_under_both():
+    torch.manual_seed(0)
+    module, x = Tied().eval(), batches()[0]
+    model, other = (fedctta.adapt(module, "shot", lr=0.05, guard="off") for _ in range(2))
+    for _ in range(3):
+        model(x)
+    state = model.state_dict()
+    for one, two in (("a.weight", "b.weight"), ("norm.weight", "again.weight"), ("norm.bias", "again.bias")):
+        assert torch.equal(state[one], state[two])
+        assert not torch.equal(state[one], module.state_dict()[one])
+        named = dict(model.named_parameters(remove_duplicate=False))
+        assert torch.equal(named[one], named[two])
+    fresh = Tied()
+    fresh.load_state_dict(state)
+    with torch.no_grad():
+        adapted = Network(module)(model.client.own, x).logits
+        torch.testing.assert_close(fresh.eval()(x), adapted)
+    assert model.state_dict(prefix="inner.").keys() == {f"inner.{name}" for name in state}
+    assert torch.equal(model.state_dict(prefix="inner.")["inner.b.weight"], state["a.weight"])
+    other.load_state_dict(fresh.state_dict())
+    assert torch.equal(other.client.own["a.weight"], state["a.weight"])
+    with pytest.raises(UserError, match=r"other values for 'b\.weight' than for 'a\.weight'"):
+        other.load_state_dict(state | {"b.weight": torch.zeros(8, 8)})
+    with pytest.raises(UserError, match=r"other values for 'conv\.weight', which is not adapted"):
+        fedctta.adapt(module, "bn").load_state_dict(module.state_dict() | {"conv.weight": torch.zeros(8, 3, 3, 3)})
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3), torch.zeros(4, 4), None, 1.0])
+@pytest.mark.parametrize("name", ["0.weight", "1.running_mean"])
+def test_a_state_dict_of_another_shape_is_refused_and_changes_nothing(name, value, tiny_module):
+    model = fedctta.adapt(tiny_module, "bn")
+    own = model.client.own
+    with pytest.raises(UserError, match=f"another shape for {name!r} than the model: give another"):
+        model.load_state_dict(model.state_dict() | {name: value})
+    assert model.client.own is own
 
 
 @pytest.mark.parametrize("name", adapters.classes())
@@ -323,12 +392,12 @@ def test_a_method_that_needs_many_images_at_once_waits_for_as_many(tiny_module):
     assert model.health.batches == 0
     model(images[4:5])
     assert model.health.batches == 1
-    assert fedctta.adapt(tiny_module, "bn", momentum=0.5, window=1)(images[:1]).shape == (1, 3)
+    assert fedctta.adapt(tiny_module, "bn", momentum=0.5)(images[:1]).shape == (1, 3)
 
 
 def test_a_ragged_last_batch_is_predicted(tiny_module):
     for name in ("tent", "bn", "norm-ema", "none"):
-        model = fedctta.adapt(tiny_module, name, window=4)
+        model = fedctta.adapt(tiny_module, name, **({"window": 4} if name in ("tent", "bn") else {}))
         model(batches()[0])
         assert model(batches()[1][:1]).shape == (1, 3)
         assert model(batches()[1][:3]).shape == (3, 3)
@@ -375,7 +444,7 @@ def test_what_is_no_batch_is_one_line(given, tiny_module):
 
 def test_a_saved_state_goes_on_as_if_nothing_had_been(tiny_module, tmp_path):
     model, again = (
-        fedctta.adapt(tiny_module, "eata", threshold=0.9, images=8, source_images=torch.rand(8, 3, 8, 8), seed=1)
+        fedctta.adapt(tiny_module, "eata", threshold=0.9, images=8, source_images=torch.rand(8, 3, 8, 8))
         for _ in range(2)
     )
     first, *rest = batches()
@@ -454,3 +523,31 @@ def test_a_run_with_one_client_counts_the_same_right_predictions(name, domains, 
         slot = stream.slot(t)
         right.append(int((model(slot.images[0]).argmax(1).numpy() == slot.labels[0]).sum()))
     assert right == record.correct[:, 0].tolist()
+
+
+def test_where_no_method_fits_options_may_be_idle():
+    with pytest.warns(UserWarning, match="this model has none"):
+        model = fedctta.adapt(nn.Linear(4, 3), seed=7, window=3, predict="before")
+    assert model(torch.rand(2, 4)).shape == (2, 3)
+
+
+def test_whole_numbers_may_be_text(tiny_module):
+    model = fedctta.adapt(tiny_module, "cotta", window="4", check="5", seed="1", guard="off")
+    now = model.adaptation
+    assert (now.window.size, now.watchman.every, now.seed) == (4, 5, 1)
+
+
+def test_source_images_that_the_model_cannot_take_are_one_line(tiny_module):
+    model = fedctta.adapt(tiny_module, "eata", images=8, source_images=torch.rand(8, 1, 8, 8))
+    for _ in range(2):
+        with pytest.raises(UserError, match="source_images do not fit: the model cannot take images of 1x8x8"):
+            model(batches()[0])
+    assert model.health.batches == 0
+
+
+@pytest.mark.parametrize("path", ["", "/", None, 3])
+def test_a_path_that_names_no_file_is_refused(path, tiny_module):
+    model = fedctta.adapt(tiny_module, "bn")
+    for use in (model.save, model.load):
+        with pytest.raises(UserError, match=r"a state's path is .*: give that of a file"):
+            use(path)

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+import fedctta
 from fedctta.adapters import adapters
 from fedctta.core.network import Network
 from fedctta.errors import UserError
+from fedctta.models.whole_size import WholeSize
 from fedctta.online.first_batch import check_first_batch
 
 
@@ -64,3 +66,22 @@ class Words(nn.Module):
 
 def test_a_classifier_that_is_none_is_found_by_the_first_pass():
     assert "needs a model that ends in nn.Linear" in told(Words(), "t3a", torch.randn(2, 5, 4))
+
+
+@pytest.mark.parametrize("name", ["bn", "tent", "recall", "none", None])
+def test_a_dense_model_must_predict_every_pixel(name, tiny_module):
+    def made(stride):
+        return nn.Sequential(nn.Conv2d(3, 8, 3, stride, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+
+    x = torch.rand(2, 3, 8, 8)
+    for module, line in (
+        (made(2), r"predicts 16 pixels for images of 3x8x8: wrap it in WholeSize"),
+        (tiny_module, r"gives one prediction for images of 3x8x8: drop dense=True"),
+    ):
+        model = fedctta.adapt(module, name, dense=True)
+        for _ in range(2):
+            with pytest.raises(UserError, match=line):
+                model(x)
+        assert model.health.batches == 0
+    for module in (made(1), WholeSize(made(2))):
+        assert fedctta.adapt(module, name, dense=True)(x).shape == (2, 4, 8, 8)

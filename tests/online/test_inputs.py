@@ -179,3 +179,70 @@ def test_arguments_with_and_without_names_are_not_mixed():
     batch = words(0)
     with pytest.raises(UserError, match="by name, or none"):
         fedctta.adapt(make(), "tent")(batch["input_ids"], attention_mask=batch["attention_mask"])
+
+
+LATER = {
+    "one colour": (torch.rand(4, 1, 32, 32),),
+    "too small": (torch.rand(4, 3, 1, 1),),
+    "an axis more": (torch.rand(4, 3, 2, 8, 8),),
+    "a table": (torch.rand(4, 10),),
+    "a tuple": ((torch.rand(4, 3, 32, 32), torch.rand(4, 3, 32, 32)),),
+    "two arguments": (torch.rand(4, 3, 32, 32), torch.rand(4, 3, 32, 32)),
+    "a name": {"images": torch.rand(4, 3, 32, 32)},
+}
+
+
+@pytest.mark.parametrize("name", [None, "bn", "tent", "recall", "roid"])
+@pytest.mark.parametrize("given", LATER.values(), ids=LATER.keys())
+def test_a_later_batch_of_a_form_that_does_not_fit_is_one_line_and_changes_nothing(name, given):
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    )
+    model, sound = fedctta.adapt(module, name), fedctta.adapt(module, name)
+    x, y = torch.rand(2, 4, 3, 32, 32)
+    assert torch.equal(model(x), sound(x))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"cannot take|works on colour|looks at images") as caught:
+            model(**given) if isinstance(given, dict) else model(*given)
+        assert "\n" not in str(caught.value)
+    assert torch.equal(model(y), sound(y))
+
+
+def test_a_later_batch_without_one_of_its_inputs_is_one_line():
+    model = fedctta.adapt(Mixed().eval(), "tent")
+    model(mixed(0))
+    with pytest.raises(UserError, match="cannot take picture of 3x8x8 and numbers of 2"):
+        model({name: tensor for name, tensor in mixed(1).items() if name != "place"})
+
+
+def test_an_image_that_does_not_fit_leaves_the_window_as_it_is(tiny_module):
+    model, sound = (fedctta.adapt(tiny_module, "tent", window=3) for _ in range(2))
+    images = torch.rand(3, 1, 3, 32, 32)
+    for k, image in enumerate(images):
+        logits = model(image)
+        assert torch.equal(logits, sound(image))
+        if k < 2:
+            with pytest.raises(UserError, match="cannot take images of 1x32x32"):
+                model(torch.rand(1, 1, 32, 32))
+    assert model.health.batches == 1
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_later_pictures_beyond_0_and_1_are_refused_like_first_ones(size, tiny_module):
+    model = fedctta.adapt(tiny_module, "roid")
+    x = torch.rand(4, 3, 32, 32)
+    model(x)
+    with pytest.raises(UserError, match="with values from 0 to 1"):
+        model(x[:size] * 255)
+    assert model.health.batches == 1
+    assert model.adaptation.window.images is None or not bool((model.adaptation.window.images > 1).any())
+
+
+def test_a_form_is_checked_once(tiny_module, monkeypatch):
+    checked = []
+    monkeypatch.setattr("fedctta.online.adaptation.check_first_batch", lambda *given: checked.append(given[-1].shape))
+    model = fedctta.adapt(tiny_module, "bn")
+    for side in (32, 32, 16, 32, 16):
+        model(torch.rand(4, 3, side, side))
+    assert checked == [(4, 3, 32, 32), (4, 3, 16, 16)]

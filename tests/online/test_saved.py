@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import nn
 
+import fedctta
+from fedctta.adapters import adapters
 from fedctta.adapters.bn import BatchStatistics
 from fedctta.core.network import Network
 from fedctta.errors import UserError
@@ -42,3 +46,55 @@ def test_a_state_with_parameters_that_the_method_does_not_have_is_of_another_ver
         write_state(path, tiny_network, BatchStatistics(), {"a": torch.arange(3)})
     with pytest.raises(UserError, match="saved by another version of fedctta: begin without it"):
         read_state(path, tiny_network, BatchStatistics())
+
+
+def images(seed, count):
+    return torch.rand(count, 8, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def wide():
+    """A model with kernels of which the order in memory tells in the last bits."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    ).eval()
+
+
+def small(name):
+    """Parameters with which a method is quick."""
+    given = {"eata": {"images": 8}, "fedthe": {"images": 8}, "atp": {"rates": "0.01"}, "t3a": {"supports": 3}}
+    return given.get(name, {})
+
+
+@pytest.mark.parametrize("name", adapters.classes())
+def test_a_loaded_state_goes_on_with_the_same_bits(name, tmp_path):
+    words: dict = {**small(name), "guard": "off"}
+    if adapters.create(name, small(name)).source_images:
+        words["source_images"] = images(9, 1)[0]
+    model, again = (fedctta.adapt(wide(), name, **words) for _ in range(2))
+    for x in images(1, 3):
+        model(x)
+    model.save(tmp_path / "state.safetensors")
+    again.load(tmp_path / "state.safetensors")
+    for mine, other in zip(model.client, again.client, strict=True):
+        assert {n: t.stride() for n, t in mine.items()} == {n: t.stride() for n, t in other.items()}
+    for x in images(2, 3):
+        assert torch.equal(model(x), again(x))
+
+
+def test_a_state_without_strides_is_taken(tmp_path):
+    """As earlier versions wrote it."""
+    model, again = (fedctta.adapt(wide(), "cotta") for _ in range(2))
+    model(images(1, 1)[0])
+    now = model.adaptation
+    tensors = {name: tensor for name, tensor in now.state().items() if not name.startswith("strides.")}
+    write_state(tmp_path / "state.safetensors", now.network, now.adapter, tensors)
+    again.load(tmp_path / "state.safetensors")
+    assert all(torch.equal(t, model.client.own[n]) for n, t in again.client.own.items())
+
+
+@pytest.mark.parametrize("method", ["no JSON", "3", "[]"])
+def test_a_header_of_another_program_is_refused(method, tiny_network, tmp_path):
+    save_file({"a": torch.zeros(2)}, tmp_path / "state", metadata={"method": method, "made_by": "me"})
+    with pytest.raises(UserError, match="holds no state of an adapted model"):
+        read_state(tmp_path / "state", tiny_network, BatchStatistics())

@@ -11,7 +11,7 @@ source model answers. `guard` says what happens when adapting does harm.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Literal
 
 import torch
@@ -23,18 +23,22 @@ from fedctta.core.clients import Client, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.outputs import Inputs, count_rows, map_tensors
 from fedctta.core.randomness import keys
-from fedctta.core.tensors import add_up, like, mirror, named, under
+from fedctta.core.tensors import add_up, mirror, named, under
 from fedctta.errors import UserError
 from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
-from fedctta.online.batches import Window, is_finite
-from fedctta.online.first_batch import MANY, check_first_batch
+from fedctta.models.try_on import try_on
+from fedctta.online.batches import WINDOW, Window, form_of, is_finite
+from fedctta.online.first_batch import MANY, check_first_batch, check_range
+from fedctta.online.memory_order import lay_like, note_strides
 from fedctta.online.precision import check_precision, match_precision
 from fedctta.registry import read
 
 Predict = Literal["after", "before"]
+
+BY_ALARM = 2  # in a state, of a client that an alarm froze: another guard lets it adapt
 
 Exchange = Callable[[Client, Any], Client]
 
@@ -44,7 +48,7 @@ class Adaptation:
 
     `watchman` says who answers, and `seen` is the batch last adapted to. `exchange`, if there is one, is what a server
     makes of the adapted client, given that batch too; the result predicts the batch. An `optional` method gives way if
-    it does not fit the images.
+    it does not fit the first images.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class Adaptation:
         *,
         predict: Predict = "after",
         source_images: Inputs | None = None,
-        window: int = 16,
+        window: int = WINDOW,
         one_pass: bool = True,
         guard: Guard = "reset",
         check: int = 10,
@@ -63,6 +67,7 @@ class Adaptation:
     ) -> None:
         read(predict, Predict, "predict")
         read(guard, Guard, "guard")
+        window, check, seed = read(window, int, "window"), read(check, int, "check"), read(seed, int, "seed")
         adapter.check(network, MANY)
         check_precision(network, adapter)
         if check < 0:
@@ -78,10 +83,10 @@ class Adaptation:
         self.exchange: Exchange | None = None
         self._one_pass: bool | None = None if one_pass and predict == "after" else False
         self._refusals: dict[int, str] = {}
-        if window > 0 and self._refusal(1) and self._refusal(window):
-            least = next(size for size in range(window + 1, MANY + 1) if not self._refusal(size))
+        if window > 0 and self.refusal(1) and self.refusal(window):
+            least = next(size for size in range(window + 1, MANY + 1) if not self.refusal(size))
             raise UserError(f"window={window} is too small for adapter {adapter.name!r}: use window={least} or more")
-        self.frozen = self._tried = False
+        self._forms: set[Hashable] = set()  # of batches that fit
         self.reset()
 
     def reset(self) -> None:
@@ -93,6 +98,7 @@ class Adaptation:
         # in the memory order of a run's clients, on which the last bits of convolutions depend
         self.client: Client = tree_map(lambda t: t[0], stack(client._replace(private=private), 1))
         self.watchman = Watchman(self.watchman.every, self.watchman.guard)
+        self.frozen = False
         self.batches = self.skipped = 0
         self.take_up(self.client)
 
@@ -117,14 +123,18 @@ class Adaptation:
 
     def answer(self, x: Inputs) -> Tensor:
         """Return the logits of x[B, ...], and adapt to it if that is possible."""
-        if not self._tried:
+        form = form_of(x)
+        if form not in self._forms:
             self._try(x)
-            self._tried = True
+            self._try_images()
+            self._forms.add(form)
         if not is_finite(x):
             self.skipped += 1
             return self._ask_source(x)
-        too_small = self._refusal(count_rows(x))
-        if self._refusal(1):
+        if self.adapter.pictures and isinstance(x, Tensor):
+            check_range(self.adapter, x)
+        too_small = self.refusal(count_rows(x))
+        if self.refusal(1):
             self.window.add(x)
         if not too_small:
             self.window.fresh = 0  # what is adapted to now is not to be adapted to again
@@ -138,17 +148,26 @@ class Adaptation:
         return rows[-(len(rows) // self.window.size * count_rows(x)) :]
 
     def _try(self, x: Inputs) -> None:
-        """Refuse a batch that does not fit; an optional method gives way to none if the batch fits that."""
+        """Refuse a batch that does not fit; on the first one, an optional method gives way to none if that fits."""
         try:
             check_first_batch(self.network, self.adapter, x)
         except UserError as error:
-            if not self.optional:
+            if not self.optional or self._forms:
                 raise
             plain = adapters.create(PLAIN)
             check_first_batch(self.network, plain, x)
             warnings.warn(f"{error}; as no method was named, the model predicts without adapting", stacklevel=2)
             self.adapter, self._refusals = plain, {}
             self.reset()
+
+    def _try_images(self) -> None:
+        """Refuse images of the source that the model cannot take."""
+        if self.source_images is None or self.learnt is not None:
+            return
+        try:
+            try_on(self.network, map_tensors(lambda t: t[:1], self.source_images))
+        except UserError as error:
+            raise UserError(f"source_images do not fit: {error}") from error
 
     def _step(self, x: Inputs, adapting: bool) -> Tensor:
         """Adapt to a batch of finite values and return its logits; the source's if the result is not finite."""
@@ -241,7 +260,7 @@ class Adaptation:
             self.client = self.client._replace(private={**self.client.private, **self.learnt})
             self._healthy = self.client
 
-    def _refusal(self, batch: int) -> str:
+    def refusal(self, batch: int) -> str:
         """Return why the method takes no batches of this size; nothing if it does."""
         if batch not in self._refusals:
             try:
@@ -258,18 +277,19 @@ class Adaptation:
         if self._healthy is not self.client:
             parts |= {"healthy.own": self._healthy.own, "healthy.private": self._healthy.private}
         alarms = [(alarm.batch, alarm.accuracy, alarm.source_accuracy) for alarm in self.watchman.alarms]
+        frozen = BY_ALARM if self.watchman.frozen else int(self.frozen)
         parts["count"] = {
-            "batches": torch.tensor([self.batches, self.skipped, int(self.frozen), int(self.watchman.resting)]),
+            "batches": torch.tensor([self.batches, self.skipped, frozen, int(self.watchman.resting)]),
             "alarms": torch.tensor(alarms, dtype=torch.float64).reshape(-1, 3),
         }
-        return {name: t for part, group in parts.items() for name, t in named(part, group).items()}
+        tensors = {name: t for part, group in parts.items() for name, t in named(part, group).items()}
+        return tensors | named("strides", note_strides(tensors))
 
     def restore(self, tensors: Tensors) -> bool:
         """Go on from what `state` gave; return False, without a change, if it is of another method or version."""
         learnt, signals = under("learnt", tensors), under("signals", tensors)
         wanted = Client(self.client.own, {**self.client.private, **learnt})
-        client = _like(wanted, under("own", tensors), under("private", tensors))
-        healthy = _like(wanted, under("healthy.own", tensors), under("healthy.private", tensors))
+        client, healthy = _read(wanted, "", tensors), _read(wanted, "healthy.", tensors)
         if client is None:
             return False
         self.learnt = {name: t.to(self.network.device) for name, t in learnt.items()} or self.learnt
@@ -277,7 +297,9 @@ class Adaptation:
         self._healthy = healthy or self.client
         if "count.batches" in tensors:
             self.batches, self.skipped, frozen, resting = tensors["count.batches"].tolist()
-            self.frozen, self.watchman.resting = bool(frozen), bool(resting) and self.watchman.guard != "off"
+            guard = self.watchman.guard
+            self.frozen = bool(frozen) and (frozen != BY_ALARM or guard == "freeze")
+            self.watchman.resting = bool(resting) and guard != "off"
             self.watchman.alarms = tuple(Alarm(int(row[0]), row[1], row[2]) for row in tensors["count.alarms"].tolist())
         known = signals.keys() == set(Signals._fields)
         on_device = {n: t.to(self.network.device) for n, t in signals.items()}
@@ -301,13 +323,16 @@ class Adaptation:
         )
 
 
-def _like(wanted: Client, own: Tensors, private: Tensors) -> Client | None:
-    """Return the values on the device and in the memory order of `wanted`; None if they are not of its form."""
-    found = Client(own, private)
-    for old, new in zip(wanted, found, strict=True):
+def _read(wanted: Client, prefix: str, tensors: Tensors) -> Client | None:
+    """Return a client of a state on the device of `wanted`, as it lay in memory; None if it is not of that form."""
+    parts = []
+    for part, old in wanted._asdict().items():
+        new = under(f"{prefix}{part}", tensors)
         if old.keys() != new.keys() or any(old[name].shape != new[name].shape for name in old):
             return None
-    return Client(*({n: like(t, new[n]) for n, t in old.items()} for old, new in zip(wanted, found, strict=True)))
+        strides = under(f"strides.{prefix}{part}", tensors)
+        parts.append({name: lay_like(tensor, new[name], strides.get(name)) for name, tensor in old.items()})
+    return Client(*parts)
 
 
 def _finite(client: Client, logits: Tensor) -> bool:

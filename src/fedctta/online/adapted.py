@@ -25,9 +25,10 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Health
 from fedctta.keys import UNWAITING
 from fedctta.online.adaptation import Adaptation, Predict
-from fedctta.online.batches import Given, GivenInputs, to_batch
+from fedctta.online.batches import WINDOW, Given, GivenInputs, is_finite, to_batch
 from fedctta.online.default_method import choose_default
-from fedctta.online.saved import read_state, write_state
+from fedctta.online.picked import check_output
+from fedctta.online.saved import file_path, read_state, write_state
 
 
 def adapt(
@@ -36,7 +37,7 @@ def adapt(
     *,
     predict: Predict = "after",
     source_images: GivenInputs | None = None,
-    window: int = 16,
+    window: int = WINDOW,
     one_pass: bool = True,
     dense: bool = False,
     output: PickLogits = pick_logits,
@@ -57,16 +58,21 @@ def adapt(
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"adapt was given a {type(module).__name__}: give a torch.nn.Module, with its weights loaded")
+    if any(isinstance(part, AdaptedModel) for part in module.modules()):
+        raise UserError("adapt was given a model that adapts already: give its source (model.source)")
     first = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
     if first is None:
         raise UserError(f"{type(module).__name__} has no weights, so there is nothing to adapt: give a trained model")
-    network = Network(module, first.device, dense, output=output)
+    network = Network(module, first.device, dense, output=check_output(output))
     optional = method is None and not parameters
     adapter = _make(_choose(network) if optional else method or UNWAITING, parameters)
     images = _check_images(adapter, source_images, first)
     words = {"predict": predict, "window": window, "one_pass": one_pass, "guard": guard, "check": check, "seed": seed}
     words["optional"] = optional
-    return AdaptedModel(module, Adaptation(network, adapter, source_images=images, **words))  # type: ignore[arg-type]
+    adaptation = Adaptation(network, adapter, source_images=images, **words)  # type: ignore[arg-type]
+    if not optional or adapter.adapts:
+        _refuse_idle(adaptation)
+    return AdaptedModel(module, adaptation)
 
 
 def _choose(network: Network) -> str:
@@ -98,11 +104,27 @@ def _check_images(adapter: Adapter, images: GivenInputs | None, like: Tensor) ->
     if not wanted:
         raise UserError(f"source_images has no effect on adapter {adapter.name!r} with these parameters: drop it")
     found = to_batch(images, like.device, like.dtype)
+    if not is_finite(found):
+        raise UserError("source_images have NaN or infinite values: leave these images out")
     if count_rows(found) < wanted:
         raise UserError(
             f"adapter {adapter.name!r} studies {wanted} images of the source and got {count_rows(found)}: give more"
         )
     return map_tensors(lambda t: t[:wanted], found)
+
+
+def _refuse_idle(adaptation: Adaptation) -> None:
+    """Refuse options without effect on the method."""
+    adapter, window = adaptation.adapter, adaptation.window.size
+    idle = ""
+    if adaptation.predict == "before" and adapter.predicts_alike(communicates=False):
+        idle, why = "predict='before'", "predicts the same before and after adapting"
+    elif adaptation.seed and "key" not in adaptation.client.private:
+        idle, why = f"seed={adaptation.seed}", "draws no random numbers"
+    elif window != WINDOW and not adaptation.refusal(1):
+        idle, why = f"window={window}", "takes single images"
+    if idle:
+        raise UserError(f"{idle} has no effect on adapter {adapter.name!r}, which {why} with these parameters: drop it")
 
 
 def _one_batch(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> GivenInputs:
@@ -112,6 +134,13 @@ def _one_batch(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> GivenInputs
     if keywords:
         return keywords
     return inputs[0] if len(inputs) == 1 else inputs
+
+
+def _first_names(module: nn.Module) -> dict[str, str]:
+    """Return, for every further name of a tensor that has several (tied weights), the first one."""
+    firsts: dict[int, str] = {}
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: first for name, tensor in named if (first := firsts.setdefault(id(tensor), name)) != name}
 
 
 class AdaptedModel(nn.Module):
@@ -130,6 +159,7 @@ class AdaptedModel(nn.Module):
         super().__init__()
         object.__setattr__(self, "source", module)  # not a part of this module: its tensors are not the adapted ones
         self.adaptation = adaptation
+        self._first_names = _first_names(module)
         self.eval()
 
     @property
@@ -205,13 +235,17 @@ class AdaptedModel(nn.Module):
 
     def _replaced(self, tensors: Iterator[tuple[str, Any]], prefix: str) -> Iterator[tuple[str, Tensor]]:
         start = f"{prefix}." if prefix else ""
-        return ((name, self.client.own.get(name.removeprefix(start), tensor)) for name, tensor in tensors)
+        return ((name, self._adapted(name.removeprefix(start), tensor)) for name, tensor in tensors)
+
+    def _adapted(self, name: str, tensor: Tensor) -> Tensor:
+        """Return what the client has in place of a tensor of the module, under whichever of its names."""
+        return self.client.own.get(self._first_names.get(name, name), tensor)
 
     def state_dict(self, *arguments: Any, **options: Any) -> Any:
         """Return the adapted model's tensors under the names that the given module has for them."""
         found = self.adaptation.network.module.state_dict(*arguments, **options)
-        own = {f"{options.get('prefix', '')}{name}": tensor for name, tensor in self.client.own.items()}
-        found.update({name: tensor for name, tensor in own.items() if name in found})
+        prefix = options.get("prefix", "")
+        found.update({name: self._adapted(name.removeprefix(prefix), tensor) for name, tensor in found.items()})
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -220,8 +254,19 @@ class AdaptedModel(nn.Module):
         if state_dict.keys() != wanted.keys():
             odd = sorted(state_dict.keys() ^ wanted.keys())[0]
             raise UserError(f"the state dict does not fit the model, {odd!r} is only in one of them: give another")
-        own = self.client.own
-        other = [n for n, t in wanted.items() if n not in own and not torch.equal(state_dict[n].to(t), t)]
+        tensors = {name: tensor for name, tensor in wanted.items() if isinstance(tensor, Tensor)}
+        for name, tensor in tensors.items():
+            if not isinstance(state_dict[name], Tensor) or state_dict[name].shape != tensor.shape:
+                raise UserError(f"the state dict has another shape for {name!r} than the model: give another")
+        own, found = self.client.own, {name: state_dict[name].to(tensor) for name, tensor in tensors.items()}
+        for name, first in self._first_names.items():
+            if name in found and not torch.equal(found[name], found.get(first, found[name])):
+                raise UserError(
+                    f"the state dict has other values for {name!r} than for {first!r}, and the model has one tensor"
+                    " for both: give both the same"
+                )
+        names = ((name, self._first_names.get(name, name)) for name in found)
+        other = [name for name, first in names if first not in own and not torch.equal(found[name], tensors[name])]
         if other:
             raise UserError(
                 f"the state dict has other values for {other[0]!r}, which is not adapted: load it into the"
@@ -233,12 +278,12 @@ class AdaptedModel(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the state to a file, with the method and its parameters; not the source's tensors."""
         now = self.adaptation
-        write_state(Path(path), now.network, now.adapter, now.state())
+        write_state(file_path(path), now.network, now.adapter, now.state())
 
     def load(self, path: str | Path) -> None:
         """Go on from what `save` wrote, for the same module, method and parameters."""
         now = self.adaptation
-        if not now.restore(read_state(Path(path), now.network, now.adapter)):
+        if not now.restore(read_state(file_path(path), now.network, now.adapter)):
             raise UserError(f"{path} is a state of another version of this method: begin with a new one")
 
     def extra_repr(self) -> str:

@@ -5,7 +5,7 @@ In a tuple or a mapping of tensors, integers that are no images (words' numbers,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from fedctta.errors import UserError
 from fedctta.models.inputs import as_tensor, to_input
 
 CHANNELS = (1, 3)
+WINDOW = 16  # images that are kept, unless another number is asked for
 
 
 Given = Tensor | NDArray[Any]
@@ -120,6 +121,11 @@ class Window:
             return False
         self.fresh = 0
         return True
+
+
+def form_of(x: Inputs) -> Hashable:
+    """Return what a model and a method must be able to take: names, shapes but for the rows, and types."""
+    return type(x), *_form(x), *(tensor.dtype for tensor in tensors_in(x))
 
 
 def _form(x: Inputs) -> list[tuple[object, torch.Size]]:

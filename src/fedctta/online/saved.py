@@ -27,6 +27,17 @@ def identity(network: Network, adapter: Adapter) -> str:
     return digest.hexdigest()[:16]
 
 
+def file_path(given: str | os.PathLike[str]) -> Path:
+    """Return where a state lies, or refuse what names no file.
+
+    >>> file_path("state.safetensors").name
+    'state.safetensors'
+    """
+    if not isinstance(given, str | os.PathLike) or not Path(given).name:
+        raise UserError(f"a state's path is {given!r}: give that of a file, such as 'state.safetensors'")
+    return Path(given)
+
+
 def write_state(path: Path, network: Network, adapter: Adapter, tensors: Tensors) -> None:
     """Write the tensors with the method's name and parameters, wholly and to the disk."""
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
@@ -46,10 +57,10 @@ def read_state(path: Path, network: Network, adapter: Adapter) -> Tensors:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
         method, made_by = header["method"], header["made_by"]
-    except (OSError, SafetensorError, KeyError) as error:
+        name, parameters = json.loads(method)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} holds no state of an adapted model: give the path that `save` was given") from error
     if method != _method(adapter):
-        name, parameters = json.loads(method)
         if name == adapter.name and parameters.keys() != parameters_of(adapter).keys():
             raise UserError(f"{path} was saved by another version of fedctta: begin without it, or use that version")
         words = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in parameters.items())])
