@@ -76,10 +76,10 @@ def test_alone_it_adapts_predicts_writes_and_saves(tmp_path, equipment):
     assert [row["name"] for row in rows(tmp_path)] == ["abc"[k] for k in wanted]
     assert [row["batch"] for row in rows(tmp_path)] == [0] * 4 + [1] * 4 + [2] * 4
     assert all(0 < row["confidence"] <= 1 for row in rows(tmp_path))
-    assert device.place == StreamPosition(3, 12)
+    assert device.place == StreamPosition(3, 12, size=(8, 8, 3))
     device.keep._lock.close()
     again = Adaptation(equipment.network, equipment.adapter)
-    assert DeviceState(tmp_path, "me").load(again) == StreamPosition(3, 12)
+    assert DeviceState(tmp_path, "me").load(again) == StreamPosition(3, 12, size=(8, 8, 3))
     assert again.health == device.adaptation.health
 
 

@@ -386,3 +386,26 @@ def test_a_full_disk_has_a_code_of_its_own_and_the_device_goes_on_when_there_is_
 def test_predicting_goes_on_if_only_the_log_is_full(settings):
     command(settings, Path("/dev/full"))
     assert lines(settings.state / "predictions.jsonl") == IMAGES
+
+
+@pytest.mark.parametrize("kind", ["folder", "watch"])
+def test_an_image_of_another_size_does_not_settle_it_after_a_restart(settings, tmp_path, kind):
+    """It was left out before, and is thus the first one that is not predicted."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+
+    def add(name, side):
+        Image.fromarray(np.zeros((side, side, 3), np.uint8)).save(folder / name)
+
+    for k, side in enumerate((8, 8, 12, 8)):
+        add(f"{k}.bmp", side)
+    settings, rows = replace(settings, data=f"{kind}:{folder}", patience=0.1), settings.state / "predictions.jsonl"
+    for count in (3, 5):
+        process = begin(settings)
+        until(lambda count=count: lines(rows) >= count)
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(10)
+        for name in ("4.bmp", "5.bmp"):
+            add(name, 8)
+    ids = [Path(json.loads(line)["id"]).name for line in rows.read_text().splitlines()]
+    assert sorted(ids) == ["0.bmp", "1.bmp", "3.bmp", "4.bmp", "5.bmp"]

@@ -33,12 +33,13 @@ FULL = 10.0
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """How far a device has come: batches seen, images predicted, and the last download it took (run and round)."""
+    """How far a device has come: batches seen, images predicted, the last download it took, the size of its images."""
 
     batches: int = 0
     images: int = 0
     run: str = ""
     round: int = -1
+    size: tuple[int, ...] = ()
 
 
 class DeviceState:
@@ -80,7 +81,8 @@ class DeviceState:
         damaged = f"{self.path} is damaged: delete it to begin with the source model"
         with open_tensors(self.path, "device", damaged) as (header, file):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-            made_by, place = header.pop("made_by"), StreamPosition(**header)
+            made_by, size = header.pop("made_by"), tuple(header.pop("size", ()))
+            place = StreamPosition(**header, size=size)
         if made_by != self._made_by or not adaptation.restore(tensors):
             raise UserError(
                 f"{self.path} is the state of another model, weights or adapter: choose another --state, or delete it"

@@ -131,6 +131,7 @@ def run_device(settings: Settings) -> StreamPosition:
         if done.images > place.images:
             adaptation.client = equipment.adapter.after_gap(_rename(adaptation.client, done.images))
         place = replace(place, images=done.images, batches=max(place.batches, done.batches))
+        done = done._replace(size=place.size)
         source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
         handover = Handover(Snapshot(adaptation.client, None, place.batches))
         if settings.socket is not None:

@@ -25,9 +25,16 @@ GIVE_UP_AFTER = 10.0
 Stamp = tuple[int, int, int]
 
 
-def watch(folder: Path, batch: int, patience: float, seen: set[str], clock: Callable[[], float] = monotonic) -> Source:
+def watch(
+    folder: Path,
+    batch: int,
+    patience: float,
+    seen: set[str],
+    clock: Callable[[], float] = monotonic,
+    size: tuple[int, ...] = (),
+) -> Source:
     """Yield batches as they fill up, or smaller ones when the first image has waited for `patience` seconds."""
-    arrivals, sizes = Arrivals(folder, seen), Sizes()
+    arrivals, sizes = Arrivals(folder, seen), Sizes(size)
     waiting: list[tuple[str, Image]] = []
     since = clock()
     while True:
