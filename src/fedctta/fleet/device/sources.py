@@ -31,7 +31,8 @@ from fedctta.registry import import_object
 log = logging.getLogger("fedctta.fleet")
 
 Image = NDArray[np.uint8]
-KINDS = ("folder", "watch", "stdin", "python", "stream")
+BY_PATH = ("folder", "watch", "stdin")
+KINDS = (*BY_PATH, "python", "stream")
 SHORT = 0.1  # seconds that a pace waits for by itself; for longer it says that there is nothing just now
 
 
@@ -79,6 +80,11 @@ def open_source(place: str, batch: int, done: Done, patience: float = 1.0) -> So
     from fedctta.fleet.simulation.simulated import one_client
 
     return one_client(rest, batch, done.images)
+
+
+def shares_images(one: str, other: str) -> bool:
+    """Whether what was predicted of one source may be passed over in the other: they are the same, or know paths."""
+    return one == other or all(place.partition(":")[0] in BY_PATH for place in (one, other))
 
 
 def paced(source: Source, seconds: float, clock: Callable[[], float] = monotonic) -> Source:

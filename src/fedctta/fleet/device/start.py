@@ -123,7 +123,7 @@ def run_device(settings: Settings) -> StreamPosition:
     equipment, private = _equip(settings, chosen, origin.dataset, compute)
     made_by = identity(equipment.network, equipment.adapter)
     with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
-        keep = open_things.enter_context(DeviceState(settings.state, made_by, settings.save_every))
+        keep = open_things.enter_context(DeviceState(settings.state, made_by, settings.save_every, settings.data))
         adaptation, place = _take_up(settings, equipment, origin, keep)
         out = settings.out or settings.state / "predictions.jsonl"
         predictions = open_things.enter_context(open_predictions(out))
