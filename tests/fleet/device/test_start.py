@@ -409,3 +409,23 @@ def test_an_image_of_another_size_does_not_settle_it_after_a_restart(settings, t
             add(name, 8)
     ids = [Path(json.loads(line)["id"]).name for line in rows.read_text().splitlines()]
     assert sorted(ids) == ["0.bmp", "1.bmp", "3.bmp", "4.bmp", "5.bmp"]
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.parquet"])
+def test_two_devices_do_not_write_to_one_place(settings, tmp_path, name):
+    first = replace(settings, data=settings.data.replace("folder", "watch"), patience=0.1, out=tmp_path / name)
+    second = replace(settings, state=tmp_path / "second", out=first.out)
+    rows = first.out / f"_rows-{0:012d}.jsonl" if name == "p.parquet" else first.out
+    process = begin(first)
+    until(lambda: lines(rows) >= 4)
+    with pytest.raises(UserError, match=f"another device writes to {first.out}: stop it, or choose another --out"):
+        run_device(second)
+    until(lambda: lines(rows) >= IMAGES)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(10)
+    assert not second.state.exists()
+    with pytest.raises(UserError, match=f"{first.out} has rows of another --state: choose another --out"):
+        run_device(second)
+    assert not second.state.exists()
+    assert not {"_lock", ".p.jsonl.lock"} & {path.name for path in tmp_path.rglob("*")}
+    assert run_device(replace(first, data=settings.data)).images == IMAGES  # with its own state it goes on

@@ -48,6 +48,7 @@ class DeviceState:
 
     def __init__(self, folder: Path, made_by: str, every: int = 0, data: str = "") -> None:
         self._new, self._data = not folder.exists(), data
+        self.fresh = not (folder / "lock").exists()  # no device has run on it
         make_writable(folder)
         self.path, self._made_by, self._every = folder / "device.safetensors", made_by, every
         self._lock = lock(folder / "lock", f"another device runs on {folder}: stop it, or choose another --state")

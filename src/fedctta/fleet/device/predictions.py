@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol
 
 from fedctta.errors import UserError
-from fedctta.files import append, make_writable, open_private, whole
+from fedctta.files import append, lock, make_writable, open_private, whole
 from fedctta.fleet.device.sources import Done
 
 Row = dict[str, Any]
@@ -43,9 +44,25 @@ class Predictions(Protocol):
 
 def open_predictions(path: Path) -> Predictions:
     """Open a file of rows (.jsonl), or a folder of part files (.parquet)."""
+    return Parquet(path) if _is_folder(path) else Jsonl(path)
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Refuse a place that another device writes to: each would take the other's rows for its own."""
+    place = path / "_lock" if _is_folder(path) else path.resolve().with_name(f".{path.resolve().name}.lock")
+    make_writable(place.parent)
+    with lock(place, f"another device writes to {path}: stop it, or choose another --out"):
+        try:
+            yield
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def _is_folder(path: Path) -> bool:
     if path.suffix not in (".jsonl", ".parquet"):
         raise UserError(f"--out {path} must end in .jsonl or .parquet")
-    return Jsonl(path) if path.suffix == ".jsonl" else Parquet(path)
+    return path.suffix == ".parquet"
 
 
 class Jsonl:

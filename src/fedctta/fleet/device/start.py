@@ -24,7 +24,7 @@ from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.fleet.device.equipment import Equipment, equip, images_from, seed_of
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.health_report import describe_health, note_health
-from fedctta.fleet.device.predictions import open_predictions
+from fedctta.fleet.device.predictions import open_predictions, sole_writer
 from fedctta.fleet.device.private_uploads import Accountant, PrivateUploads
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.socket_server import SocketServer
@@ -126,8 +126,11 @@ def run_device(settings: Settings) -> StreamPosition:
         keep = open_things.enter_context(DeviceState(settings.state, made_by, settings.save_every, settings.data))
         adaptation, place = _take_up(settings, equipment, origin, keep)
         out = settings.out or settings.state / "predictions.jsonl"
+        open_things.enter_context(sole_writer(out))
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()
+        if keep.fresh and done.images and settings.out is not None:
+            raise UserError(f"{out} has rows of another --state: choose another --out, or give that --state")
         if done.images > place.images:
             adaptation.client = equipment.adapter.after_gap(_rename(adaptation.client, done.images))
         place = replace(place, images=done.images, batches=max(place.batches, done.batches))
