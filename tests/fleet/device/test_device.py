@@ -218,6 +218,22 @@ def test_images_and_names_that_do_not_fit_the_model_are_told(tmp_path, tiny_netw
         make_device(tmp_path / "b", four).walk(batches(1), Stop())
 
 
+def test_what_was_learnt_is_saved_when_the_source_fails(tmp_path, equipment):
+    device = make_device(tmp_path, equipment)
+    device.keep._every = 100
+
+    def failing():
+        yield from batches(2)
+        raise UserError("the camera is gone")
+
+    with pytest.raises(UserError, match="the camera is gone"):
+        device.walk(failing(), Stop())
+    again = Adaptation(equipment.network, equipment.adapter, guard="off")
+    device.keep._lock.close()
+    assert DeviceState(tmp_path, "me").load(again).batches == 2
+    assert all(torch.equal(tensor, device.client.own[name]) for name, tensor in again.client.own.items())
+
+
 def test_stopped_in_lockstep_the_batch_is_left_for_later(tmp_path, equipment):
     device, stop = make_device(tmp_path, equipment, lockstep=True), Stop()
     threading.Timer(0.05, lambda: setattr(stop, "asked", True)).start()

@@ -122,7 +122,11 @@ class Device:
             stop.waiting = True
             if stop.asked:
                 return
-            batch = next(source, False)
+            try:
+                batch = next(source, False)
+            except UserError:  # of the source; the model is as it was after the last prediction
+                self.keep.save(self.adaptation, self.place)
+                raise
             if batch is None:
                 self.keep.offer(self.adaptation, self.place)
                 sleep(IDLE)
