@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from fedctta.fleet.device.device_state import StreamPosition
 from fedctta.fleet.device.equipment import equip
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.request_handler import RequestHandler
-from fedctta.fleet.device.start import Settings, _adaptation, _handler, _rename, add_noise, run_device
+from fedctta.fleet.device.start import Settings, _adaptation, _handler, _private_uploads, _rename, add_noise, run_device
 from fedctta.fleet.transport.framing import exchange
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.uploads.privacy import noise_for
@@ -190,6 +191,12 @@ def test_a_second_device_that_started_at_the_same_time_leaves_the_first_ones_fil
         ({"delta": 1e-6}, "--delta 1e-06 has no effect without --epsilon"),
         ({"budget": 8.0}, "--budget 8.0 limits what uploads of --epsilon add up to"),
         ({"budget": 2.0, "epsilon": 4.0}, "give a smaller --epsilon"),
+        ({"budget": nan, "epsilon": 4.0}, "--budget nan must be a finite number"),
+        ({"epsilon": nan}, "--epsilon nan must be a finite number"),
+        ({"epsilon": 4.0, "delta": nan}, "--delta nan must be a finite number"),
+        ({"pace": nan}, "--pace nan must be a finite number"),
+        ({"patience": inf}, "--patience inf must be a finite number"),
+        ({"patience": -3.0}, "--patience -3.0 must be at least 0"),
         ({"epsilon": 4.0, "lockstep": True, "socket": Path("s")}, "would send an interrupted batch twice"),
     ],
 )
@@ -288,7 +295,8 @@ def test_statistics_are_sent_with_noise_and_the_cost_is_written_down(settings, c
     noisy = replace(settings, parameters={}, epsilon=4.0, budget=9.0)
     equipment = equip(noisy.model, noisy.weights, "bn", 4)
     noisy.state.mkdir()
-    adapter, private = add_noise(equipment, noisy)
+    adapter = add_noise(equipment, noisy)
+    private = _private_uploads(noisy, adapter)
     assert adapter is equipment.adapter
     adaptation, x = _adaptation(noisy, equipment), torch.rand(4, 3, 8, 8)
     handover = Handover(Snapshot(adaptation.client, x, 1))
@@ -316,8 +324,8 @@ def test_statistics_are_sent_with_noise_and_the_cost_is_written_down(settings, c
 def test_with_a_budget_a_device_shares_noisily_and_tells_nothing_of_its_health(settings):
     noisy = replace(larger(settings), adapter="recall", parameters={}, epsilon=4.0, name="d")
     equipment = equip(noisy.model, noisy.weights, "recall", 4)
-    adapter, private = add_noise(equipment, noisy)
-    assert private is None
+    adapter = add_noise(equipment, noisy)
+    assert _private_uploads(noisy, adapter) is None
     assert adapter.sends_noise == pytest.approx(noise_for(4.0, 1e-5))
     adaptation = _adaptation(noisy, replace(equipment, adapter=adapter))
     moment = Handover(Snapshot(adaptation.client, None, 0))
@@ -429,3 +437,16 @@ def test_two_devices_do_not_write_to_one_place(settings, tmp_path, name):
     assert not second.state.exists()
     assert not {"_lock", ".p.jsonl.lock"} & {path.name for path in tmp_path.rglob("*")}
     assert run_device(replace(first, data=settings.data)).images == IMAGES  # with its own state it goes on
+
+
+def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch):
+    """Another device on the same state may end, and have sent something more, until this one holds its lock."""
+    noisy, read = replace(settings, parameters={}, epsilon=4.0), start.Accountant
+
+    def accountant(path, *words):
+        with pytest.raises(UserError, match="another device runs"):
+            start.DeviceState(path.parent, "me")
+        return read(path, *words)
+
+    monkeypatch.setattr(start, "Accountant", accountant)
+    assert run_device(noisy).images == IMAGES
