@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from fedctta.fleet.device.handover import Download, Handover, Snapshot
 from fedctta.fleet.device.predictions import open_predictions
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.sources import Batch
-from fedctta.fleet.simulation.simulated import one_client, parse_stream
+from fedctta.fleet.simulation.simulated import one_client
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
@@ -34,6 +34,7 @@ from fedctta.online.adaptation import Adaptation
 from fedctta.registry import parameters_of
 from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
+from fedctta.runs.settings import single
 
 CLIENTS = 4
 
@@ -281,8 +282,9 @@ def serve(federation, desks, rounds):
 )
 def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregator):
     monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path.parent / "fleet-home"))
-    words = f"dataset=shapes-c,domains=fog+contrast,clients=4,niid.clusters=2,slots=2,seed=3,adapter={adapter}"
-    experiment, _ = parse_stream(f"{words},aggregator={aggregator}", 5)
+    words = "dataset=shapes-c,domains=fog+contrast,clients=4,niid.clusters=2,slots=2,seed=3"
+    experiment = single(dict(word.split("=") for word in words.split(",")) | {"batch": 5, "adapter": adapter})
+    experiment = replace(experiment, aggregator=aggregator)
     with arithmetic(), torch.no_grad():
         parts = choose_parts(experiment, torch.device("cpu"), Cache())
         federation, stream = federate(experiment, parts), parts.stream

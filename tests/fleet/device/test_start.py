@@ -62,6 +62,10 @@ def settings(tmp_path, monkeypatch):
     return Settings("own_model:make", where, tmp_path / "state", batch=4, save_every=3, **words)
 
 
+def watching(settings):
+    return replace(settings, data=settings.data.replace("folder", "watch", 1), patience=0.1)
+
+
 def begin(settings):
     process = multiprocessing.get_context("fork").Process(target=run_device, args=(settings,), daemon=True)
     process.start()
@@ -83,7 +87,8 @@ def lines(path: Path) -> int:
 @pytest.mark.parametrize("kind", ["folder", "watch"])
 def test_killed_again_and_again_it_predicts_every_image_once(settings, kind):
     out = settings.state / "predictions.jsonl"
-    settings = replace(settings, data=settings.data.replace("folder", kind), patience=0.1)
+    folder = settings
+    settings = folder if kind == "folder" else watching(folder)
     for count in (40, 160, 280, 400):
         process = begin(settings)
         until(lambda count=count: lines(out) >= count)
@@ -102,7 +107,7 @@ def test_killed_again_and_again_it_predicts_every_image_once(settings, kind):
     numbers = [row["batch"] for row in rows]
     assert numbers == sorted(numbers)
     assert max(numbers.count(n) for n in set(numbers)) <= 4
-    assert run_device(replace(settings, data=f"folder:{settings.data.partition(':')[2]}")).images == IMAGES
+    assert run_device(folder).images == IMAGES
     assert len(out.read_text().splitlines()) == IMAGES
 
 
@@ -197,6 +202,9 @@ def test_a_second_device_that_started_at_the_same_time_leaves_the_first_ones_fil
         ({"pace": nan}, "--pace nan must be a finite number"),
         ({"patience": inf}, "--patience inf must be a finite number"),
         ({"patience": -3.0}, "--patience -3.0 must be at least 0"),
+        ({"patience": 2.0}, "--patience 2.0 has no effect without --data watch:PATH: drop it"),
+        ({"epsilon": 4.0}, "--epsilon 4.0 has no effect without --socket, as nothing is sent: drop it"),
+        ({"min_batch": 5}, "--min-batch 5 has no effect without --socket"),
         ({"epsilon": 4.0, "lockstep": True, "socket": Path("s")}, "would send an interrupted batch twice"),
     ],
 )
@@ -210,7 +218,7 @@ def test_the_guard_resets_unless_the_device_is_to_equal_a_simulation(settings, t
     lockstep = replace(settings, lockstep=True, socket=tmp_path / "s")
     assert lockstep.guard_or_usual == "off"
     assert replace(lockstep, guard="reset").guard_or_usual == "reset"
-    assert replace(settings, epsilon=4.0).guard_or_usual == "off"
+    assert replace(lockstep, lockstep=False, epsilon=4.0).guard_or_usual == "off"
 
 
 def test_every_image_of_a_folder_is_predicted_also_one_by_one_and_the_last(settings, tmp_path, caplog):
@@ -264,6 +272,7 @@ def test_lock_step_is_refused_for_a_method_that_never_waits(settings, tmp_path):
 
 
 def test_noise_is_refused_for_a_method_without_it(settings):
+    settings = replace(settings, socket=settings.state.parent / "s")
     with pytest.raises(UserError, match="--epsilon has no effect on adapter 'bn', which sends more than one batch's"):
         run_device(replace(settings, epsilon=4.0))  # momentum 0.1: older batches, too
     with pytest.raises(UserError, match="--epsilon has no effect on adapter 'tent'"):
@@ -284,7 +293,7 @@ def larger(settings):
 
 
 def test_noise_is_refused_where_nothing_would_be_sent(settings):
-    noisy = replace(settings, adapter="recall", parameters={}, epsilon=4.0)
+    noisy = replace(settings, adapter="recall", parameters={}, epsilon=4.0, socket=settings.state.parent / "s")
     with pytest.raises(UserError, match="128 pixels per image or more, and there is none on images of 8 x 8"):
         run_device(noisy)
     assert not noisy.state.exists()
@@ -292,7 +301,7 @@ def test_noise_is_refused_where_nothing_would_be_sent(settings):
 
 def test_statistics_are_sent_with_noise_and_the_cost_is_written_down(settings, caplog):
     caplog.set_level("INFO", "fedctta.fleet")
-    noisy = replace(settings, parameters={}, epsilon=4.0, budget=9.0)
+    noisy = replace(settings, parameters={}, epsilon=4.0, socket=settings.state.parent / "s", budget=9.0)
     equipment = equip(noisy.model, noisy.weights, "bn", 4)
     noisy.state.mkdir()
     adapter = add_noise(equipment, noisy)
@@ -322,7 +331,9 @@ def test_statistics_are_sent_with_noise_and_the_cost_is_written_down(settings, c
 
 
 def test_with_a_budget_a_device_shares_noisily_and_tells_nothing_of_its_health(settings):
-    noisy = replace(larger(settings), adapter="recall", parameters={}, epsilon=4.0, name="d")
+    noisy = replace(
+        larger(settings), adapter="recall", parameters={}, epsilon=4.0, socket=settings.state.parent / "s", name="d"
+    )
     equipment = equip(noisy.model, noisy.weights, "recall", 4)
     adapter = add_noise(equipment, noisy)
     assert _private_uploads(noisy, adapter) is None
@@ -407,7 +418,8 @@ def test_an_image_of_another_size_does_not_settle_it_after_a_restart(settings, t
 
     for k, side in enumerate((8, 8, 12, 8)):
         add(f"{k}.bmp", side)
-    settings, rows = replace(settings, data=f"{kind}:{folder}", patience=0.1), settings.state / "predictions.jsonl"
+    settings, rows = replace(settings, data=f"folder:{folder}"), settings.state / "predictions.jsonl"
+    settings = settings if kind == "folder" else watching(settings)
     for count in (3, 5):
         process = begin(settings)
         until(lambda count=count: lines(rows) >= count)
@@ -421,7 +433,8 @@ def test_an_image_of_another_size_does_not_settle_it_after_a_restart(settings, t
 
 @pytest.mark.parametrize("name", ["p.jsonl", "p.parquet"])
 def test_two_devices_do_not_write_to_one_place(settings, tmp_path, name):
-    first = replace(settings, data=settings.data.replace("folder", "watch"), patience=0.1, out=tmp_path / name)
+    alone = replace(settings, out=tmp_path / name)
+    first = watching(alone)
     second = replace(settings, state=tmp_path / "second", out=first.out)
     rows = first.out / f"_rows-{0:012d}.jsonl" if name == "p.parquet" else first.out
     process = begin(first)
@@ -436,12 +449,12 @@ def test_two_devices_do_not_write_to_one_place(settings, tmp_path, name):
         run_device(second)
     assert not second.state.exists()
     assert not {"_lock", ".p.jsonl.lock"} & {path.name for path in tmp_path.rglob("*")}
-    assert run_device(replace(first, data=settings.data)).images == IMAGES  # with its own state it goes on
+    assert run_device(alone).images == IMAGES  # with its own state it goes on
 
 
 def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch):
     """Another device on the same state may end, and have sent something more, until this one holds its lock."""
-    noisy, read = replace(settings, parameters={}, epsilon=4.0), start.Accountant
+    noisy, read = replace(settings, parameters={}, epsilon=4.0, socket=settings.state.parent / "s"), start.Accountant
 
     def accountant(path, *words):
         with pytest.raises(UserError, match="another device runs"):
@@ -450,3 +463,18 @@ def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch)
 
     monkeypatch.setattr(start, "Accountant", accountant)
     assert run_device(noisy).images == IMAGES
+
+
+def test_images_of_the_source_are_refused_for_a_method_that_needs_none(settings, tmp_path):
+    with pytest.raises(UserError, match="--source-images has no effect on adapter 'bn', which needs none: drop it"):
+        run_device(replace(settings, source_images=tmp_path / "nowhere"))
+    assert not settings.state.exists()
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.parquet"])
+def test_a_device_without_images_leaves_nothing_behind(settings, tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="there are no images in"):
+        run_device(replace(settings, data=f"folder:{tmp_path}/empty", out=tmp_path / name))
+    assert sorted(tmp_path.rglob("*")) == before

@@ -70,7 +70,9 @@ def open_source(place: str, batch: int, done: Done, patience: float = 1.0) -> So
         lines = (line.strip() for line in sys.stdin)
         return _files((path for path in lines if path and path not in done.ids), batch, done.size)
     if kind == "folder":
-        return _files((path for path in files_below(Path(rest)) if path not in done.ids), batch, done.size)
+        if not (paths := files_below(Path(rest))):
+            raise UserError(f"there are no images in {rest}: check the path in --data, or write watch:{rest} to wait")
+        return _files((path for path in paths if path not in done.ids), batch, done.size)
     if kind == "watch":
         from fedctta.fleet.device.watch import watch
 

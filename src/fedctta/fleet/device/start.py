@@ -101,6 +101,11 @@ class Settings:
             raise UserError("--name must be printable and of 1 to 100 letters")
         if self.lockstep and self.socket is None:
             raise UserError("--lockstep waits for a server: add --socket PATH, where its ClientApp finds the device")
+        for key in ("epsilon", "min_batch"):
+            if self.socket is None and (value := getattr(self, key)) != getattr(type(self), key):
+                raise UserError(f"{_option(key)} {value} has no effect without --socket, as nothing is sent: drop it")
+        if self.patience != type(self).patience and not self.data.startswith("watch:"):
+            raise UserError(f"--patience {self.patience} has no effect without --data watch:PATH: drop it")
 
     @property
     def guard_or_usual(self) -> Literal["reset", "freeze", "off"]:
@@ -197,6 +202,10 @@ def _equip(settings: Settings, adapter: str | None, dataset: str, compute: torch
         dataset=dataset,
         device=compute,
     )
+    if settings.source_images is not None and not equipment.adapter.source_images:
+        raise UserError(
+            f"--source-images has no effect on adapter {equipment.adapter.name!r}, which needs none: drop it"
+        )
     if settings.epsilon is not None:
         equipment = replace(equipment, adapter=add_noise(equipment, settings))
     if settings.lockstep:
