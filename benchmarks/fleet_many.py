@@ -46,19 +46,21 @@ class ThinDevice:
     def __init__(self, name: str, network: Network) -> None:
         self.name, self.network, self.adapter = name, network, adapters.create("bn", {"momentum": 0.3})
         self.client = self.adapter.init(network)
+        self.terms = terms_of(network, self.adapter)
 
     def answer(self, request: Parcel) -> Parcel:
         """Return the answer to a question."""
         if request.kind == "hello":
             forms = {name: form_of(tensor) for name, tensor in self.client.own.items()}
-            note = {"device": self.name, **terms_of(self.network, self.adapter), "tensors": json.dumps(forms)}
+            note = {"device": self.name, **self.terms, "tensors": json.dumps(forms)}
             return Parcel("hello", request.round, note)
         if not request.note["ask"]:
             return Parcel("nothing", request.round, {"received": 1, "reason": "nothing was asked"})
         aggregator = aggregators.create(str(request.note["aggregator"]), json.loads(str(request.note["parameters"])))
         shares = aggregator.shares(self.network, self.client.own)
         arrays = {f"own.{n}": (t * (1 + 1e-3 * torch.randn_like(t))).numpy() for n, t in shares.items()}
-        note = {"device": self.name, "nonce": request.note["nonce"], "received": 1, "batches": 1, "images": 10}
+        told = {"nonce": request.note["nonce"], "received": 1, "batches": 1, "images": 10}
+        note = {"device": self.name, **self.terms, **told}
         return Parcel("upload", request.round, note, arrays)
 
 

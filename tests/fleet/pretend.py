@@ -41,8 +41,10 @@ class Device:
 
     def hello(self):
         forms = {name: form_of(tensor) for name, tensor in self.client.own.items()}
-        terms = terms_of(self.network, self.adapter)
-        return wire.Parcel("hello", 0, {"device": self.name, **terms, "tensors": json.dumps(forms)})
+        return wire.Parcel("hello", 0, {"device": self.name, **self.terms(), "tensors": json.dumps(forms)})
+
+    def terms(self):
+        return terms_of(self.network, self.adapter)
 
     def step(self, request):
         note = request.note
@@ -65,7 +67,7 @@ class Device:
         signals = aggregator.signal(self.network, self.client, self.held)
         arrays = {f"own.{n}": t.numpy() for n, t in aggregator.shares(self.network, self.client.own).items()}
         arrays |= {f"signal.{n}": t.numpy() for n, t in signals.items()}
-        self.sent = wire.Parcel("upload", request.round, {"device": self.name}, arrays)
+        self.sent = wire.Parcel("upload", request.round, {"device": self.name, **self.terms()}, arrays)
         return self.again(note)
 
     def again(self, note):

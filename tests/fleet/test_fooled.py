@@ -6,11 +6,13 @@ Everything listens on loopback, and everything that is started is ended by the s
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -260,6 +262,29 @@ def test_a_device_with_other_weights_is_refused_and_says_why(tmp_path):
     ordeal.tell(story)
     assert "device's model has other weights" in ordeal.refusals()[0]["reason"]
     assert "device's model has other weights" in (tmp_path / "logs" / "device-1.log").read_text()
+
+
+def test_a_device_that_comes_back_with_other_weights_is_refused_though_its_node_never_left(tmp_path):
+    ordeal = Ordeal(tmp_path, devices=2)
+    noisy = build("resnet8-w16", len(KINDS)).state_dict()
+
+    def story(o):
+        yield from o.all_counted()
+        tended = o.supervisor.tended.pop("device-1")
+        os.killpg(tended.process.pid, signal.SIGKILL)
+        tended.process.wait()
+        save_file(noisy, tmp_path / "noisy.safetensors")
+        other = {"shapes": str(tmp_path / "noisy.safetensors")}
+        other[str(tmp_path / "devices" / "device-1")] = str(tmp_path / "other-state")
+        o.supervisor.start(replace(tended.part, command=tuple(other.get(word, word) for word in tended.part.command)))
+        yield from o.until(lambda: o.refusals(), "a refusal", 120)
+        refused = o.refusals()[0]["round"]
+        yield from o.until(lambda: o.round > refused + 1 and not o.counted(), "a round of one device alone", 60)
+
+    ordeal.tell(story)
+    assert {line["device"] for line in ordeal.refusals()} == {"device-1"}
+    assert all("the device's model has other weights" in line["reason"] for line in ordeal.refusals())
+    assert "refused the server's request" in (tmp_path / "logs" / "device-1.log").read_text()
 
 
 def test_a_plans_least_batch_is_heeded_by_devices(tmp_path):

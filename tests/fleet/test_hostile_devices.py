@@ -93,7 +93,7 @@ def honest(request):
         return wire.Parcel("hello", request.round, {"device": "device", **TERMS, "tensors": TABLE})
     arrays = {f"own.{name}": tensor.numpy() for name, tensor in SHARED.items()}
     arrays |= {f"signal.{name}": tensor.numpy() for name, tensor in SIGNALS.items()}
-    return wire.Parcel("upload", request.round, {"nonce": request.note["nonce"]}, arrays)
+    return wire.Parcel("upload", request.round, {**TERMS, "nonce": request.note["nonce"]}, arrays)
 
 
 def framed(text, rest=b""):

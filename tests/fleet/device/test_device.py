@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from fedctta.fleet.device.handover import Download, Handover, Snapshot
 from fedctta.fleet.device.predictions import open_predictions
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.sources import Batch
-from fedctta.fleet.simulation.simulated import one_client, parse_stream
+from fedctta.fleet.simulation.simulated import one_client
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.machine import arithmetic
 from fedctta.models.inputs import to_input
@@ -34,6 +34,7 @@ from fedctta.online.adaptation import Adaptation
 from fedctta.registry import parameters_of
 from fedctta.runs.build import choose_parts, federate
 from fedctta.runs.cache import Cache
+from fedctta.runs.settings import single
 
 CLIENTS = 4
 
@@ -76,10 +77,10 @@ def test_alone_it_adapts_predicts_writes_and_saves(tmp_path, equipment):
     assert [row["name"] for row in rows(tmp_path)] == ["abc"[k] for k in wanted]
     assert [row["batch"] for row in rows(tmp_path)] == [0] * 4 + [1] * 4 + [2] * 4
     assert all(0 < row["confidence"] <= 1 for row in rows(tmp_path))
-    assert device.place == StreamPosition(3, 12)
+    assert device.place == StreamPosition(3, 12, size=(8, 8, 3))
     device.keep._lock.close()
     again = Adaptation(equipment.network, equipment.adapter)
-    assert DeviceState(tmp_path, "me").load(again) == StreamPosition(3, 12)
+    assert DeviceState(tmp_path, "me").load(again) == StreamPosition(3, 12, size=(8, 8, 3))
     assert again.health == device.adaptation.health
 
 
@@ -218,6 +219,22 @@ def test_images_and_names_that_do_not_fit_the_model_are_told(tmp_path, tiny_netw
         make_device(tmp_path / "b", four).walk(batches(1), Stop())
 
 
+def test_what_was_learnt_is_saved_when_the_source_fails(tmp_path, equipment):
+    device = make_device(tmp_path, equipment)
+    device.keep._every = 100
+
+    def failing():
+        yield from batches(2)
+        raise UserError("the camera is gone")
+
+    with pytest.raises(UserError, match="the camera is gone"):
+        device.walk(failing(), Stop())
+    again = Adaptation(equipment.network, equipment.adapter, guard="off")
+    device.keep._lock.close()
+    assert DeviceState(tmp_path, "me").load(again).batches == 2
+    assert all(torch.equal(tensor, device.client.own[name]) for name, tensor in again.client.own.items())
+
+
 def test_stopped_in_lockstep_the_batch_is_left_for_later(tmp_path, equipment):
     device, stop = make_device(tmp_path, equipment, lockstep=True), Stop()
     threading.Timer(0.05, lambda: setattr(stop, "asked", True)).start()
@@ -265,8 +282,9 @@ def serve(federation, desks, rounds):
 )
 def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregator):
     monkeypatch.setenv("FEDCTTA_HOME", str(tmp_path.parent / "fleet-home"))
-    words = f"dataset=shapes-c,domains=fog+contrast,clients=4,niid.clusters=2,slots=2,seed=3,adapter={adapter}"
-    experiment, _ = parse_stream(f"{words},aggregator={aggregator}", 5)
+    words = "dataset=shapes-c,domains=fog+contrast,clients=4,niid.clusters=2,slots=2,seed=3"
+    experiment = single(dict(word.split("=") for word in words.split(",")) | {"batch": 5, "adapter": adapter})
+    experiment = replace(experiment, aggregator=aggregator)
     with arithmetic(), torch.no_grad():
         parts = choose_parts(experiment, torch.device("cpu"), Cache())
         federation, stream = federate(experiment, parts), parts.stream

@@ -184,3 +184,29 @@ def test_at_its_end_a_device_without_room_fails(tmp_path, make, monkeypatch):
     monkeypatch.setattr(keep_module, "write_tensors", full)
     with pytest.raises(NoRoom):
         DeviceState(tmp_path, "me").save(make(), StreamPosition(1, 10))
+
+
+def test_a_state_serves_one_source_if_that_counts_its_images(tmp_path, make):
+    first = "stream:dataset=shapes-c,client=0"
+    closed(DeviceState(tmp_path, "me", data=first)).save(make(), StreamPosition(1, 10, size=(8, 8, 3)))
+    for other in ("stream:dataset=shapes-c,client=1", "python:eyes:look", "folder:images"):
+        with pytest.raises(UserError, match=rf"the state in {tmp_path} is of --data {first}: choose another --state"):
+            closed(DeviceState(tmp_path, "me", data=other)).load(make())
+    assert closed(DeviceState(tmp_path, "me", data=first)).load(make()).size == (8, 8, 3)
+
+
+def test_files_are_known_by_their_path_whatever_names_them(tmp_path, make):
+    closed(DeviceState(tmp_path, "me", data="folder:a")).save(make(), StreamPosition(1, 10, size=(8, 8, 3)))
+    for other in ("folder:b", "watch:a", "stdin"):
+        place = closed(DeviceState(tmp_path, "me", data=other)).load(make())
+        assert place == StreamPosition(1, 10)  # another folder may have images of another size
+    with pytest.raises(UserError, match="is of --data folder:a"):
+        closed(DeviceState(tmp_path, "me", data="stream:dataset=shapes-c")).load(make())
+
+
+def test_a_state_that_does_not_tell_its_source_is_taken(tmp_path, make):
+    """As earlier versions wrote it."""
+    header = {"made_by": "me", "batches": 9, "images": 90, "run": "", "round": -1}
+    write_tensors(tmp_path / "device.safetensors", make().state(), "device", header)
+    keep = DeviceState(tmp_path, "me", data="stream:dataset=shapes-c")
+    assert keep.load(make()) == StreamPosition(9, 90)

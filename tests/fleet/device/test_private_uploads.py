@@ -38,7 +38,10 @@ def test_a_budget_ends_it_and_a_restart_does_not_help(tmp_path):
     Accountant(path, noise, 1e-5, budget=3.0).spend()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"releases": 3}'])
+UNREADABLE = ("", "[]", '{"releases": 3}', '{"releases": 3, "ratio_squared": NaN}')
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
 def test_what_nobody_can_read_is_not_taken_for_nothing(tmp_path, text):
     (tmp_path / "privacy.json").write_text(text)
     with pytest.raises(UserError, match="nobody knows what was sent"):

@@ -206,3 +206,21 @@ def test_a_book_that_is_not_whole_is_refused(tiny_network):
             f"the download lacks {name!r}, which goes with the rest",
         )
     assert handler.answer(Parcel("step", 7, note, whole)).note["received"] == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"weights": "0" * 32}, "other weights"),
+        ({"adapter_parameters": '{"momentum": 0.3}'}, "the device has bn.momentum=1.0, the server bn.momentum=0.3"),
+    ],
+)
+def test_with_every_question_both_sides_learn_what_the_other_has(make, handover, other, said):
+    desk = make()
+    same = desk.answer(Parcel("step", 3, {**STEP, **desk.terms}, own(handover)))
+    assert (same.kind, handover.take().round) == ("upload", 2)
+    assert desk.terms.items() <= same.note.items()
+    reply = desk.answer(Parcel("step", 4, {**STEP, **desk.terms, **other}, own(handover)))
+    assert (reply.kind, handover.take()) == ("refused", None)
+    assert said in reply.note["reason"]
+    assert desk.terms.items() <= reply.note.items()

@@ -36,6 +36,16 @@ def test_a_folder_is_read_in_the_order_of_names_and_not_twice(tmp_path):
     assert ids(open_source(f"folder:{tmp_path}", 9, Done({names[0], names[3]}))) == [(names[1], names[2], names[4])]
 
 
+def test_a_folder_without_images_is_told_and_one_that_is_done_is_not(tmp_path):
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(
+        UserError, match=f"there are no images in {tmp_path}: check the path in --data, or write watch:"
+    ):
+        open_source(f"folder:{tmp_path}", 9, Done())
+    name = draw(tmp_path / "a.png")
+    assert ids(open_source(f"folder:{tmp_path}", 9, Done({name}))) == []
+
+
 def test_unreadable_and_odd_sized_images_are_left_out_and_told(tmp_path, caplog):
     first, last = draw(tmp_path / "a.png"), draw(tmp_path / "z.png")
     draw(tmp_path / "m.png", side=5)
@@ -103,6 +113,9 @@ def test_python_functions_are_called_and_single_images_grouped(tmp_path, monkeyp
         ("stream:dataset=shapez-c", "did you mean shapes-c"),
         ("stream:dataset=shapes-c,client=one", "is not a number"),
         ("stream:datasett=shapes-c", "did you mean dataset"),
+        ("stream:dataset=shapes-c,adapter=tent", "adapter has no effect in --data stream:"),
+        ("stream:dataset=shapes-c,bn.momentum=0.5", "bn.momentum has no effect in --data stream:"),
+        ("stream:dataset=shapes-c,roam.longest=2", "roam.longest has no effect"),
     ],
 )
 def test_what_cannot_be_a_source_is_told(place, said):

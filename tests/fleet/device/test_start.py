@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from fedctta.fleet.device.device_state import StreamPosition
 from fedctta.fleet.device.equipment import equip
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.request_handler import RequestHandler
-from fedctta.fleet.device.start import Settings, _adaptation, _handler, _rename, add_noise, run_device
+from fedctta.fleet.device.start import Settings, _adaptation, _handler, _private_uploads, _rename, add_noise, run_device
 from fedctta.fleet.transport.framing import exchange
 from fedctta.fleet.transport.wire import Parcel, pack, unpack
 from fedctta.uploads.privacy import noise_for
@@ -61,6 +62,10 @@ def settings(tmp_path, monkeypatch):
     return Settings("own_model:make", where, tmp_path / "state", batch=4, save_every=3, **words)
 
 
+def watching(settings):
+    return replace(settings, data=settings.data.replace("folder", "watch", 1), patience=0.1)
+
+
 def begin(settings):
     process = multiprocessing.get_context("fork").Process(target=run_device, args=(settings,), daemon=True)
     process.start()
@@ -82,7 +87,8 @@ def lines(path: Path) -> int:
 @pytest.mark.parametrize("kind", ["folder", "watch"])
 def test_killed_again_and_again_it_predicts_every_image_once(settings, kind):
     out = settings.state / "predictions.jsonl"
-    settings = replace(settings, data=settings.data.replace("folder", kind), patience=0.1)
+    folder = settings
+    settings = folder if kind == "folder" else watching(folder)
     for count in (40, 160, 280, 400):
         process = begin(settings)
         until(lambda count=count: lines(out) >= count)
@@ -101,7 +107,7 @@ def test_killed_again_and_again_it_predicts_every_image_once(settings, kind):
     numbers = [row["batch"] for row in rows]
     assert numbers == sorted(numbers)
     assert max(numbers.count(n) for n in set(numbers)) <= 4
-    assert run_device(replace(settings, data=f"folder:{settings.data.partition(':')[2]}")).images == IMAGES
+    assert run_device(folder).images == IMAGES
     assert len(out.read_text().splitlines()) == IMAGES
 
 
@@ -190,6 +196,15 @@ def test_a_second_device_that_started_at_the_same_time_leaves_the_first_ones_fil
         ({"delta": 1e-6}, "--delta 1e-06 has no effect without --epsilon"),
         ({"budget": 8.0}, "--budget 8.0 limits what uploads of --epsilon add up to"),
         ({"budget": 2.0, "epsilon": 4.0}, "give a smaller --epsilon"),
+        ({"budget": nan, "epsilon": 4.0}, "--budget nan must be a finite number"),
+        ({"epsilon": nan}, "--epsilon nan must be a finite number"),
+        ({"epsilon": 4.0, "delta": nan}, "--delta nan must be a finite number"),
+        ({"pace": nan}, "--pace nan must be a finite number"),
+        ({"patience": inf}, "--patience inf must be a finite number"),
+        ({"patience": -3.0}, "--patience -3.0 must be at least 0"),
+        ({"patience": 2.0}, "--patience 2.0 has no effect without --data watch:PATH: drop it"),
+        ({"epsilon": 4.0}, "--epsilon 4.0 has no effect without --socket, as nothing is sent: drop it"),
+        ({"min_batch": 5}, "--min-batch 5 has no effect without --socket"),
         ({"epsilon": 4.0, "lockstep": True, "socket": Path("s")}, "would send an interrupted batch twice"),
     ],
 )
@@ -203,7 +218,7 @@ def test_the_guard_resets_unless_the_device_is_to_equal_a_simulation(settings, t
     lockstep = replace(settings, lockstep=True, socket=tmp_path / "s")
     assert lockstep.guard_or_usual == "off"
     assert replace(lockstep, guard="reset").guard_or_usual == "reset"
-    assert replace(settings, epsilon=4.0).guard_or_usual == "off"
+    assert replace(lockstep, lockstep=False, epsilon=4.0).guard_or_usual == "off"
 
 
 def test_every_image_of_a_folder_is_predicted_also_one_by_one_and_the_last(settings, tmp_path, caplog):
@@ -257,6 +272,7 @@ def test_lock_step_is_refused_for_a_method_that_never_waits(settings, tmp_path):
 
 
 def test_noise_is_refused_for_a_method_without_it(settings):
+    settings = replace(settings, socket=settings.state.parent / "s")
     with pytest.raises(UserError, match="--epsilon has no effect on adapter 'bn', which sends more than one batch's"):
         run_device(replace(settings, epsilon=4.0))  # momentum 0.1: older batches, too
     with pytest.raises(UserError, match="--epsilon has no effect on adapter 'tent'"):
@@ -277,7 +293,7 @@ def larger(settings):
 
 
 def test_noise_is_refused_where_nothing_would_be_sent(settings):
-    noisy = replace(settings, adapter="recall", parameters={}, epsilon=4.0)
+    noisy = replace(settings, adapter="recall", parameters={}, epsilon=4.0, socket=settings.state.parent / "s")
     with pytest.raises(UserError, match="128 pixels per image or more, and there is none on images of 8 x 8"):
         run_device(noisy)
     assert not noisy.state.exists()
@@ -285,10 +301,11 @@ def test_noise_is_refused_where_nothing_would_be_sent(settings):
 
 def test_statistics_are_sent_with_noise_and_the_cost_is_written_down(settings, caplog):
     caplog.set_level("INFO", "fedctta.fleet")
-    noisy = replace(settings, parameters={}, epsilon=4.0, budget=9.0)
+    noisy = replace(settings, parameters={}, epsilon=4.0, socket=settings.state.parent / "s", budget=9.0)
     equipment = equip(noisy.model, noisy.weights, "bn", 4)
     noisy.state.mkdir()
-    adapter, private = add_noise(equipment, noisy)
+    adapter = add_noise(equipment, noisy)
+    private = _private_uploads(noisy, adapter)
     assert adapter is equipment.adapter
     adaptation, x = _adaptation(noisy, equipment), torch.rand(4, 3, 8, 8)
     handover = Handover(Snapshot(adaptation.client, x, 1))
@@ -314,10 +331,12 @@ def test_statistics_are_sent_with_noise_and_the_cost_is_written_down(settings, c
 
 
 def test_with_a_budget_a_device_shares_noisily_and_tells_nothing_of_its_health(settings):
-    noisy = replace(larger(settings), adapter="recall", parameters={}, epsilon=4.0, name="d")
+    noisy = replace(
+        larger(settings), adapter="recall", parameters={}, epsilon=4.0, socket=settings.state.parent / "s", name="d"
+    )
     equipment = equip(noisy.model, noisy.weights, "recall", 4)
-    adapter, private = add_noise(equipment, noisy)
-    assert private is None
+    adapter = add_noise(equipment, noisy)
+    assert _private_uploads(noisy, adapter) is None
     assert adapter.sends_noise == pytest.approx(noise_for(4.0, 1e-5))
     adaptation = _adaptation(noisy, replace(equipment, adapter=adapter))
     moment = Handover(Snapshot(adaptation.client, None, 0))
@@ -386,3 +405,76 @@ def test_a_full_disk_has_a_code_of_its_own_and_the_device_goes_on_when_there_is_
 def test_predicting_goes_on_if_only_the_log_is_full(settings):
     command(settings, Path("/dev/full"))
     assert lines(settings.state / "predictions.jsonl") == IMAGES
+
+
+@pytest.mark.parametrize("kind", ["folder", "watch"])
+def test_an_image_of_another_size_does_not_settle_it_after_a_restart(settings, tmp_path, kind):
+    """It was left out before, and is thus the first one that is not predicted."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+
+    def add(name, side):
+        Image.fromarray(np.zeros((side, side, 3), np.uint8)).save(folder / name)
+
+    for k, side in enumerate((8, 8, 12, 8)):
+        add(f"{k}.bmp", side)
+    settings, rows = replace(settings, data=f"folder:{folder}"), settings.state / "predictions.jsonl"
+    settings = settings if kind == "folder" else watching(settings)
+    for count in (3, 5):
+        process = begin(settings)
+        until(lambda count=count: lines(rows) >= count)
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(10)
+        for name in ("4.bmp", "5.bmp"):
+            add(name, 8)
+    ids = [Path(json.loads(line)["id"]).name for line in rows.read_text().splitlines()]
+    assert sorted(ids) == ["0.bmp", "1.bmp", "3.bmp", "4.bmp", "5.bmp"]
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.parquet"])
+def test_two_devices_do_not_write_to_one_place(settings, tmp_path, name):
+    alone = replace(settings, out=tmp_path / name)
+    first = watching(alone)
+    second = replace(settings, state=tmp_path / "second", out=first.out)
+    rows = first.out / f"_rows-{0:012d}.jsonl" if name == "p.parquet" else first.out
+    process = begin(first)
+    until(lambda: lines(rows) >= 4)
+    with pytest.raises(UserError, match=f"another device writes to {first.out}: stop it, or choose another --out"):
+        run_device(second)
+    until(lambda: lines(rows) >= IMAGES)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(10)
+    assert not second.state.exists()
+    with pytest.raises(UserError, match=f"{first.out} has rows of another --state: choose another --out"):
+        run_device(second)
+    assert not second.state.exists()
+    assert not {"_lock", ".p.jsonl.lock"} & {path.name for path in tmp_path.rglob("*")}
+    assert run_device(alone).images == IMAGES  # with its own state it goes on
+
+
+def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch):
+    """Another device on the same state may end, and have sent something more, until this one holds its lock."""
+    noisy, read = replace(settings, parameters={}, epsilon=4.0, socket=settings.state.parent / "s"), start.Accountant
+
+    def accountant(path, *words):
+        with pytest.raises(UserError, match="another device runs"):
+            start.DeviceState(path.parent, "me")
+        return read(path, *words)
+
+    monkeypatch.setattr(start, "Accountant", accountant)
+    assert run_device(noisy).images == IMAGES
+
+
+def test_images_of_the_source_are_refused_for_a_method_that_needs_none(settings, tmp_path):
+    with pytest.raises(UserError, match="--source-images has no effect on adapter 'bn', which needs none: drop it"):
+        run_device(replace(settings, source_images=tmp_path / "nowhere"))
+    assert not settings.state.exists()
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.parquet"])
+def test_a_device_without_images_leaves_nothing_behind(settings, tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="there are no images in"):
+        run_device(replace(settings, data=f"folder:{tmp_path}/empty", out=tmp_path / name))
+    assert sorted(tmp_path.rglob("*")) == before

@@ -92,3 +92,35 @@ def test_a_full_folder_is_not_read_into_memory_at_once(tmp_path, monkeypatch):
     source = watch(tmp_path, 3, 1.0, set(), clock)
     assert len(looks(source, clock, 2)) == 1
     assert len(read) == 3
+
+
+def test_a_folder_that_is_away_is_waited_for_and_nothing_in_it_comes_twice(tmp_path, caplog):
+    caplog.set_level("INFO", "fedctta.fleet")
+    clock, folder = Clock(), tmp_path / "camera"
+    folder.mkdir()
+    a, b, c = (draw(folder / f"{name}.png") for name in "abc")
+    source = watch(folder, 1, 0.0, {a}, clock)
+    assert looks(source, clock, 2) == [(b,)]
+    folder.rename(tmp_path / "gone")
+    assert looks(source, clock, 5) == []
+    (tmp_path / "gone").rename(folder)
+    assert looks(source, clock, 5) == [(c,)]
+    told = [line for line in caplog.messages if str(folder) in line]
+    assert told == [
+        f"cannot read {folder}: No such file or directory; the device waits until it is back",
+        f"{folder} is back",
+    ]
+
+
+def test_images_that_were_known_when_their_folder_went_away_are_not_given_up(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(watch_module, "GIVE_UP_AFTER", -1.0)
+    clock, folder = Clock(), tmp_path / "camera"
+    folder.mkdir()
+    a, b = (draw(folder / f"{name}.png") for name in "ab")
+    source = watch(folder, 1, 0.0, set(), clock)
+    assert looks(source, clock, 2) == [(a,)]
+    folder.rename(tmp_path / "gone")
+    assert looks(source, clock, 5) == []
+    assert "left out" not in caplog.text
+    (tmp_path / "gone").rename(folder)
+    assert looks(source, clock, 5) == [(b,)]

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pretend import assemble, context_of, make_devices
 
+from fedctta.fleet.agreement import terms_of
 from fedctta.fleet.server.audit import read_audit
 from fedctta.fleet.server.bindings import write_bindings
 from fedctta.fleet.server.device_dialogue import facts_in
@@ -194,3 +195,40 @@ def test_a_device_that_has_nothing_again_and_again_is_one_event(tmp_path, caplog
     app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 1}, aggregator="fedavg"))
     assert len(calls) == 5
     assert [line for line in caplog.messages if "asleep" in line] == ["device-2 has nothing: asleep"]
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"weights": "0" * 32}, "the device's model has other weights (00000000) than the server's"),
+        ({"adapter_parameters": '{"momentum": 0.3}'}, "the device has bn.momentum=0.3, the server bn.momentum=1.0"),
+        ({"weights": 0}, "the device does not tell its weights: install the server's fedctta"),  # an older version
+    ],
+)
+def test_a_device_that_is_started_anew_with_something_else_is_refused_behind_the_same_node(tmp_path, now, said):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def restart(reply):
+        return reply if reply.kind != "upload" or reply.round != 1 else replace(reply, note={**reply.note, **now})
+
+    devices, log = make_devices(federation, stream, 4, {2: restart}), []
+    nodes = {**devices, LIAR: recorded(devices[LIAR], log)}
+    app(InProcessGrid(nodes), context_of(tmp_path, {"rounds": 3, "lockstep": False}, aggregator="fedavg"))
+    told = [json.loads(line) for line in (tmp_path / "server" / "refusals.jsonl").read_text().splitlines()]
+    assert [(line["device"], line["round"]) for line in told] == [("device-2", 1)]
+    assert said in told[0]["reason"]
+    assert [entry[1] for entry in log if entry[0] == 2] == [0]  # it was not believed to have got its model either
+
+
+def test_another_patch_version_after_a_restart_is_told_once_and_shown(tmp_path, caplog):
+    federation, stream = assemble(aggregator="fedavg")
+    version = ".".join([*terms_of(federation.network, federation.adapter)["version"].split(".")[:2], "99"])
+
+    def update(reply):
+        return reply if reply.kind != "upload" else replace(reply, note={**reply.note, "version": version})
+
+    devices = make_devices(federation, stream, 4, {2: update})
+    app(InProcessGrid(devices), context_of(tmp_path, {"rounds": 3}, aggregator="fedavg"))
+    assert caplog.text.count(f"device-2 takes part: the device has fedctta {version}") == 1
+    nodes = json.loads((tmp_path / "server" / "status.json").read_text())["nodes"]
+    assert nodes[2]["facts"]["version"] == version

@@ -122,7 +122,11 @@ class Device:
             stop.waiting = True
             if stop.asked:
                 return
-            batch = next(source, False)
+            try:
+                batch = next(source, False)
+            except UserError:  # of the source; the model is as it was after the last prediction
+                self.keep.save(self.adaptation, self.place)
+                raise
             if batch is None:
                 self.keep.offer(self.adaptation, self.place)
                 sleep(IDLE)
@@ -145,7 +149,8 @@ class Device:
         except Stopped:  # a batch without its answer is not predicted, but read again later
             return
         self.predictions.append(self._rows(batch, logits, number))
-        self.place = replace(self.place, batches=number + 1, images=self.place.images + len(x))
+        images, size = self.place.images + len(x), tuple(batch.images.shape[1:])
+        self.place = replace(self.place, batches=number + 1, images=images, size=size)
         for alarm in self.adaptation.watchman.alarms[alarms:]:
             log.warning("alarm at %s; %s", alarm, CONSEQUENCES[self.adaptation.watchman.guard])
         if not self.lockstep:

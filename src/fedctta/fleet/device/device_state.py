@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -20,6 +20,7 @@ from types import TracebackType
 from fedctta.errors import NoRoom, UserError
 from fedctta.files import lock, make_writable, open_tensors, write_tensors
 from fedctta.fleet.device.health_report import HEALTH, write_health
+from fedctta.fleet.device.sources import shares_images
 from fedctta.online.adaptation import Adaptation
 
 log = logging.getLogger("fedctta.fleet")
@@ -33,19 +34,21 @@ FULL = 10.0
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """How far a device has come: batches seen, images predicted, and the last download it took (run and round)."""
+    """How far a device has come: batches seen, images predicted, the last download it took, the size of its images."""
 
     batches: int = 0
     images: int = 0
     run: str = ""
     round: int = -1
+    size: tuple[int, ...] = ()
 
 
 class DeviceState:
     """The state folder of one device, which is locked while the device lives."""
 
-    def __init__(self, folder: Path, made_by: str, every: int = 0) -> None:
-        self._new = not folder.exists()
+    def __init__(self, folder: Path, made_by: str, every: int = 0, data: str = "") -> None:
+        self._new, self._data = not folder.exists(), data
+        self.fresh = not (folder / "lock").exists()  # no device has run on it
         make_writable(folder)
         self.path, self._made_by, self._every = folder / "device.safetensors", made_by, every
         self._lock = lock(folder / "lock", f"another device runs on {folder}: stop it, or choose another --state")
@@ -80,13 +83,16 @@ class DeviceState:
         damaged = f"{self.path} is damaged: delete it to begin with the source model"
         with open_tensors(self.path, "device", damaged) as (header, file):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-            made_by, place = header.pop("made_by"), StreamPosition(**header)
+            made_by, size = header.pop("made_by"), tuple(header.pop("size", ()))
+            data, place = header.pop("data", self._data), StreamPosition(**header, size=size)
         if made_by != self._made_by or not adaptation.restore(tensors):
             raise UserError(
                 f"{self.path} is the state of another model, weights or adapter: choose another --state, or delete it"
             )
+        if not shares_images(data, self._data):
+            raise UserError(f"the state in {self.path.parent} is of --data {data}: choose another --state")
         self._saved = place.batches
-        return place
+        return place if data == self._data else replace(place, size=())
 
     def offer(self, adaptation: Adaptation, place: StreamPosition) -> None:
         """Save if it is time: after a fixed number of batches, or as often as costs little time."""
@@ -105,7 +111,7 @@ class DeviceState:
         if place == self._at:
             return
         began = perf_counter()
-        header = {"made_by": self._made_by, **asdict(place)}
+        header = {"made_by": self._made_by, "data": self._data, **asdict(place)}
         write_tensors(self.path, adaptation.state(), "device", header, sync=True, private=True)
         write_health(self.path.with_name(HEALTH), adaptation)
         if self._full:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol
 
 from fedctta.errors import UserError
-from fedctta.files import append, make_writable, open_private, whole
+from fedctta.files import append, lock, make_writable, open_private, whole
 from fedctta.fleet.device.sources import Done
 
 Row = dict[str, Any]
@@ -43,9 +44,40 @@ class Predictions(Protocol):
 
 def open_predictions(path: Path) -> Predictions:
     """Open a file of rows (.jsonl), or a folder of part files (.parquet)."""
+    return Parquet(path) if _is_folder(path) else Jsonl(path)
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Refuse a place that another device writes to: each would take the other's rows for its own."""
+    place = path / "_lock" if _is_folder(path) else path.resolve().with_name(f".{path.resolve().name}.lock")
+    new = not path.exists()
+    make_writable(place.parent)
+    with lock(place, f"another device writes to {path}: stop it, or choose another --out"):
+        try:
+            yield
+        except UserError:
+            if new:
+                _remove_if_empty(path, place)
+            raise
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def _remove_if_empty(path: Path, place: Path) -> None:
+    """Leave nothing behind of a device that is refused before its first prediction."""
+    place.unlink(missing_ok=True)
+    with suppress(OSError):  # there is something in it
+        if path.is_dir():
+            path.rmdir()
+        elif not path.stat().st_size:
+            path.unlink()
+
+
+def _is_folder(path: Path) -> bool:
     if path.suffix not in (".jsonl", ".parquet"):
         raise UserError(f"--out {path} must end in .jsonl or .parquet")
-    return Jsonl(path) if path.suffix == ".jsonl" else Parquet(path)
+    return path.suffix == ".parquet"
 
 
 class Jsonl:

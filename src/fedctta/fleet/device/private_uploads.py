@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 
 import torch
@@ -43,6 +43,8 @@ class Accountant:
             try:
                 told = json.loads(path.read_text(encoding="utf-8"))
                 self.releases, self._squared = int(told["releases"]), float(told["ratio_squared"])
+                if not 0 <= self._squared < inf:
+                    raise ValueError(self._squared)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise UserError(
                     f"{path} cannot be read, and nobody knows what was sent: restore it, or choose another --state"
@@ -63,7 +65,7 @@ class Accountant:
     def spend(self) -> None:
         """Count one more release, on disk too, or refuse it."""
         squared = self._squared + 1 / self._noise**2
-        if self._budget is not None and epsilon_of(sqrt(squared), self._delta) > self._budget:
+        if self._budget is not None and not epsilon_of(sqrt(squared), self._delta) <= self._budget:
             raise BudgetSpent(f"--budget {self._budget:g} is spent after {self.releases} uploads")
         told = {"releases": self.releases + 1, "ratio_squared": squared, "delta": self._delta}
         told["epsilon"] = epsilon_of(sqrt(squared), self._delta)

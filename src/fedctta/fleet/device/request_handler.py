@@ -87,7 +87,7 @@ class RequestHandler:
                 return self._step(request, said)
         except (RequestRefused, UserError) as reason:
             log.warning("round %d: refused the server's request: %s", request.round, reason)
-            return Parcel("refused", request.round, {**said, "device": self.name, "reason": str(reason)})
+            return Parcel("refused", request.round, {**said, "device": self.name, **self.terms, "reason": str(reason)})
 
     @cached_property
     def terms(self) -> Terms:
@@ -95,12 +95,8 @@ class RequestHandler:
         return terms_of(self.network, self.adapter)
 
     def _hello(self, note: Note) -> Note:
-        if "weights" in note:  # the server says what it has
-            server = {key: str(note.get(key, "")) for key in TERMS}
-            if reason := disagreement(self.terms, server):
-                raise RequestRefused(reason)
-            if harmless := difference(self.terms, server):
-                log.warning("%s", harmless)
+        if harmless := self._compare(note):
+            log.warning("%s", harmless)
         own = self.handover.moment.client.own
         if "aggregator" in note:
             own = _aggregator(note).shares(self.network, own)
@@ -108,14 +104,24 @@ class RequestHandler:
         told: Note = {"device": self.name, **self.terms, "lockstep": int(self.lockstep)}
         return {**self.facts, **told, "schema": SCHEMA, "tensors": json.dumps(table)}
 
+    def _compare(self, note: Note) -> str | None:
+        """Refuse a server that says it has something else; return what differs and does no harm."""
+        if "weights" not in note:
+            return None
+        server = {key: str(note.get(key, "")) for key in TERMS}
+        if reason := disagreement(self.terms, server):
+            raise RequestRefused(reason)
+        return difference(self.terms, server)
+
     def _step(self, request: Parcel, said: Note) -> Parcel:
+        self._compare(request.note)  # the hello may have been that of a device that was started with something else
         if bool(request.note.get("lockstep", 0)) != self.lockstep:
             have, want = ("in lock-step", "free-running") if self.lockstep else ("free-running", "in lock-step")
             raise RequestRefused(f"the device is {have} and the server {want}: start both with --lockstep, or none")
         aggregator = _aggregator(request.note)
         if self.adapter.sends_noise is not None and aggregator.partner != self.adapter.name:
             raise RequestRefused(f"the device shares with noise, which covers aggregator {self.adapter.name!r} only")
-        said = {**said, "device": self.name, **self._health()}
+        said = {**said, "device": self.name, **self.terms, **self._health()}
         sent, known = _split(request.arrays)
         if sent:
             before = self.handover.moment.batches

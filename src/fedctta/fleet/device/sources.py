@@ -31,7 +31,8 @@ from fedctta.registry import import_object
 log = logging.getLogger("fedctta.fleet")
 
 Image = NDArray[np.uint8]
-KINDS = ("folder", "watch", "stdin", "python", "stream")
+BY_PATH = ("folder", "watch", "stdin")
+KINDS = (*BY_PATH, "python", "stream")
 SHORT = 0.1  # seconds that a pace waits for by itself; for longer it says that there is nothing just now
 
 
@@ -47,11 +48,12 @@ class Batch(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was predicted before: names, how many images, and in how many batches."""
+    """What was predicted before: names, how many images, in how many batches, and the size of an image."""
 
     ids: Collection[str] = ()
     images: int = 0
     batches: int = 0
+    size: tuple[int, ...] = ()
 
 
 Source = Iterator[Batch | None]
@@ -66,18 +68,25 @@ def open_source(place: str, batch: int, done: Done, patience: float = 1.0) -> So
         raise UserError(f"--data {place} is not complete: write stdin, folder:PATH, watch:PATH, python:module:name ...")
     if kind == "stdin":
         lines = (line.strip() for line in sys.stdin)
-        return _files((path for path in lines if path and path not in done.ids), batch)
+        return _files((path for path in lines if path and path not in done.ids), batch, done.size)
     if kind == "folder":
-        return _files((path for path in files_below(Path(rest)) if path not in done.ids), batch)
+        if not (paths := files_below(Path(rest))):
+            raise UserError(f"there are no images in {rest}: check the path in --data, or write watch:{rest} to wait")
+        return _files((path for path in paths if path not in done.ids), batch, done.size)
     if kind == "watch":
         from fedctta.fleet.device.watch import watch
 
-        return watch(existing(Path(rest)), batch, patience, set(done.ids))
+        return watch(existing(Path(rest)), batch, patience, set(done.ids), size=done.size)
     if kind == "python":
         return _arrays(imported(rest), batch, done.images)
     from fedctta.fleet.simulation.simulated import one_client
 
     return one_client(rest, batch, done.images)
+
+
+def shares_images(one: str, other: str) -> bool:
+    """Whether what was predicted of one source may be passed over in the other: they are the same, or know paths."""
+    return one == other or all(place.partition(":")[0] in BY_PATH for place in (one, other))
 
 
 def paced(source: Source, seconds: float, clock: Callable[[], float] = monotonic) -> Source:
@@ -107,22 +116,25 @@ def files_below(folder: Path) -> list[str]:
 
 
 class Sizes:
-    """The first image settles the size; others are left out, with a line in the log, for a batch has one size."""
+    """The first image ever settles the size; others are left out, with a line in the log: a batch has one size."""
 
-    def __init__(self) -> None:
-        self.shape: tuple[int, ...] | None = None
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.shape = shape
 
     def fits(self, image: Image, name: str) -> bool:
         """Whether the image has the size of the first."""
         self.shape = self.shape or image.shape
         if image.shape != self.shape:
             (h, w, *_), (height, width, *_) = image.shape, self.shape
-            log.warning("left out %s: it has %dx%d pixels, the first image had %dx%d", name, h, w, height, width)
+            log.warning(
+                "left out %s: it has %dx%d pixels, the first image had %dx%d; another size needs another --state",
+                *(name, h, w, height, width),
+            )
         return image.shape == self.shape
 
 
-def _files(paths: Iterable[str], batch: int) -> Source:
-    sizes = Sizes()
+def _files(paths: Iterable[str], batch: int, size: tuple[int, ...]) -> Source:
+    sizes = Sizes(size)
 
     def readable() -> Iterator[tuple[str, Image]]:
         for path in paths:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from fedctta.fleet.device.device_state import DeviceState, StreamPosition
 from fedctta.fleet.device.equipment import Equipment, equip, images_from, seed_of
 from fedctta.fleet.device.handover import Handover, Snapshot
 from fedctta.fleet.device.health_report import describe_health, note_health
-from fedctta.fleet.device.predictions import open_predictions
+from fedctta.fleet.device.predictions import open_predictions, sole_writer
 from fedctta.fleet.device.private_uploads import Accountant, PrivateUploads
 from fedctta.fleet.device.request_handler import RequestHandler
 from fedctta.fleet.device.socket_server import SocketServer
@@ -38,6 +39,10 @@ from fedctta.runs.guards import covers
 from fedctta.uploads.privacy import Noise, check_budget, noise_for
 
 log = logging.getLogger("fedctta.fleet")
+
+
+LEAST = {"batch": 1, "min_batch": 1, "save_every": 0, "pace": 0, "patience": 0, "check": 0, "window": 2}
+"""The least value of options."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,9 @@ class Settings:
     budget: float | None = None
 
     def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            if isinstance(value, float) and not isfinite(value):
+                raise UserError(f"{_option(key)} {value} must be a finite number")
         if self.budget is not None and (self.epsilon is None or self.budget < self.epsilon):
             raise UserError(
                 f"--budget {self.budget} limits what uploads of --epsilon add up to: give a smaller --epsilon"
@@ -84,15 +92,20 @@ class Settings:
                 )
         elif self.delta != type(self).delta:
             raise UserError(f"--delta {self.delta} has no effect without --epsilon: add it, or drop --delta")
-        for key, least in (("batch", 1), ("min_batch", 1), ("save_every", 0), ("pace", 0), ("check", 0), ("window", 2)):
+        for key, least in LEAST.items():
             if getattr(self, key) < least:
-                raise UserError(f"--{key.replace('_', '-')} {getattr(self, key)} must be at least {least}")
+                raise UserError(f"{_option(key)} {getattr(self, key)} must be at least {least}")
         if self.guard in ("reset", "freeze") and not self.check:
             raise UserError(f"--guard {self.guard} acts on what checks find and --check 0 asks for none: drop one")
         if not self.name or len(self.name) > 100 or not self.name.isprintable():
             raise UserError("--name must be printable and of 1 to 100 letters")
         if self.lockstep and self.socket is None:
             raise UserError("--lockstep waits for a server: add --socket PATH, where its ClientApp finds the device")
+        for key in ("epsilon", "min_batch"):
+            if self.socket is None and (value := getattr(self, key)) != getattr(type(self), key):
+                raise UserError(f"{_option(key)} {value} has no effect without --socket, as nothing is sent: drop it")
+        if self.patience != type(self).patience and not self.data.startswith("watch:"):
+            raise UserError(f"--patience {self.patience} has no effect without --data watch:PATH: drop it")
 
     @property
     def guard_or_usual(self) -> Literal["reset", "freeze", "off"]:
@@ -101,6 +114,10 @@ class Settings:
         Nor with noise: what a device sends must not depend on what it finds out about its images.
         """
         return self.guard or ("off" if self.lockstep or self.epsilon is not None else "reset")
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
 class _Origin(NamedTuple):
@@ -120,17 +137,22 @@ def run_device(settings: Settings) -> StreamPosition:
     compute = choose_device(settings.compute)
     chosen = _choose_adapter(settings)
     origin = _find_origin(settings, chosen or UNWAITING, compute)
-    equipment, private = _equip(settings, chosen, origin.dataset, compute)
+    equipment = _equip(settings, chosen, origin.dataset, compute)
     made_by = identity(equipment.network, equipment.adapter)
     with ExitStack() as open_things, torch.no_grad(), arithmetic("float32"):
-        keep = open_things.enter_context(DeviceState(settings.state, made_by, settings.save_every))
+        keep = open_things.enter_context(DeviceState(settings.state, made_by, settings.save_every, settings.data))
+        private = _private_uploads(settings, equipment.adapter)
         adaptation, place = _take_up(settings, equipment, origin, keep)
         out = settings.out or settings.state / "predictions.jsonl"
+        open_things.enter_context(sole_writer(out))
         predictions = open_things.enter_context(open_predictions(out))
         done = predictions.done()
+        if keep.fresh and done.images and settings.out is not None:
+            raise UserError(f"{out} has rows of another --state: choose another --out, or give that --state")
         if done.images > place.images:
             adaptation.client = equipment.adapter.after_gap(_rename(adaptation.client, done.images))
         place = replace(place, images=done.images, batches=max(place.batches, done.batches))
+        done = done._replace(size=place.size)
         source = paced(open_source(settings.data, settings.batch, done, settings.patience), settings.pace)
         handover = Handover(Snapshot(adaptation.client, None, place.batches))
         if settings.socket is not None:
@@ -168,9 +190,7 @@ def _find_origin(settings: Settings, adapter: str, compute: torch.device) -> _Or
     return _Origin(experiment.dataset, experiment.seed, number, images)
 
 
-def _equip(
-    settings: Settings, adapter: str | None, dataset: str, compute: torch.device
-) -> tuple[Equipment, PrivateUploads | None]:
+def _equip(settings: Settings, adapter: str | None, dataset: str, compute: torch.device) -> Equipment:
     """Make model and method, with the noise of a budget if there is one."""
     equipment = equip(
         settings.model,
@@ -182,13 +202,15 @@ def _equip(
         dataset=dataset,
         device=compute,
     )
-    private = None
+    if settings.source_images is not None and not equipment.adapter.source_images:
+        raise UserError(
+            f"--source-images has no effect on adapter {equipment.adapter.name!r}, which needs none: drop it"
+        )
     if settings.epsilon is not None:
-        noisy, private = add_noise(equipment, settings)
-        equipment = replace(equipment, adapter=noisy)
+        equipment = replace(equipment, adapter=add_noise(equipment, settings))
     if settings.lockstep:
         refuse_lockstep(equipment.adapter)
-    return equipment, private
+    return equipment
 
 
 def _take_up(
@@ -204,23 +226,30 @@ def _take_up(
     return adaptation, place
 
 
-def add_noise(equipment: Equipment, settings: Settings) -> tuple[Adapter, PrivateUploads | None]:
-    """Return the method with the noise of a budget, or else noise for its uploads; refuse one that neither covers."""
+def add_noise(equipment: Equipment, settings: Settings) -> Adapter:
+    """Return the method with the noise of a budget, or as it is if its uploads can have it; refuse any other."""
     network, adapter = equipment.network, equipment.adapter
     assert settings.epsilon is not None
-    noise = noise_for(settings.epsilon, settings.delta)
-    if (noisy := adapter.with_noise(noise)) is not None:
+    if (noisy := adapter.with_noise(noise_for(settings.epsilon, settings.delta))) is not None:
         if settings.budget is not None:
             raise UserError(f"--budget has no effect on {adapter.name!r}, which keeps to --epsilon for ever: drop it")
-        return noisy, None
+        return noisy
     if not covers(network, adapter):
         able = [name for name, usual in adapters.usual().items() if covers(network, usual)]
         raise UserError(
             f"--epsilon has no effect on adapter {adapter.name!r}, which sends more than one batch's statistics: use"
             f" --adapter {either([UNWAITING, *able])} (with default parameters), or drop it"
         )
+    return adapter
+
+
+def _private_uploads(settings: Settings, adapter: Adapter) -> PrivateUploads | None:
+    """Return noise for uploads of a method that adds none, and what they cost before, while the state is locked."""
+    if settings.epsilon is None or adapter.sends_noise is not None:
+        return None
+    noise = noise_for(settings.epsilon, settings.delta)
     spent = Accountant(settings.state / "privacy.json", noise, settings.delta, settings.budget)
-    return adapter, PrivateUploads(Noise(noise), spent)
+    return PrivateUploads(Noise(noise), spent)
 
 
 def _rename(client: Client, images: int) -> Client:

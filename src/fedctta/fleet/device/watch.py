@@ -3,6 +3,7 @@
 A file is taken once it is whole: it has kept its size and times since the look before, and reads as an image. One that
 does not is tried again until it has not changed for a while, and is then left out with a line in the log. Order is that
 of arrival (the time of the last change of the file or its name). A name is taken once for as long as its file is there.
+A folder that is away, as a camera's or a network's may be, is waited for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from fedctta.data.decode import is_image
 from fedctta.data.decode_file import decode_or_tell
+from fedctta.errors import reason
 from fedctta.fleet.device.sources import Batch, Image, Sizes, Source, log
 
 LOOK_EVERY = 0.2
@@ -25,9 +27,16 @@ GIVE_UP_AFTER = 10.0
 Stamp = tuple[int, int, int]
 
 
-def watch(folder: Path, batch: int, patience: float, seen: set[str], clock: Callable[[], float] = monotonic) -> Source:
+def watch(
+    folder: Path,
+    batch: int,
+    patience: float,
+    seen: set[str],
+    clock: Callable[[], float] = monotonic,
+    size: tuple[int, ...] = (),
+) -> Source:
     """Yield batches as they fill up, or smaller ones when the first image has waited for `patience` seconds."""
-    arrivals, sizes = Arrivals(folder, seen), Sizes()
+    arrivals, sizes = Arrivals(folder, seen), Sizes(size)
     waiting: list[tuple[str, Image]] = []
     since = clock()
     while True:
@@ -52,18 +61,31 @@ class Arrivals:
         self.folder, self.seen = folder, seen
         self._before: dict[str, Stamp] = {}
         self._steady: deque[tuple[Stamp, str]] = deque()
-        self._looked = -LOOK_EVERY
+        self._looked, self._away = -LOOK_EVERY, False
 
     def take(self, now: float) -> Iterator[tuple[str, Image]]:
         """Yield paths and images in the order of arrival; look into the folder when no file is left, but seldom."""
         if not self._steady and now - self._looked >= LOOK_EVERY:
             self._looked = now
-            self._look()
+            try:
+                self._look()
+            except OSError as error:
+                self._note_absence(reason(error))
+            else:
+                self._note_absence("")
         while self._steady:
             stamp, path = self._steady.popleft()
             image = self._read(path, stamp)
             if image is not None:
                 yield path, image
+
+    def _note_absence(self, why: str) -> None:
+        """Say once that the folder is away, and once that it is back; what was seen in it is kept."""
+        if why and not self._away:
+            log.warning("cannot read %s: %s; the device waits until it is back", self.folder, why)
+        elif self._away and not why:
+            log.info("%s is back", self.folder)
+        self._away = bool(why)
 
     def _look(self) -> None:
         there: set[str] = set()
@@ -84,7 +106,7 @@ class Arrivals:
     def _read(self, path: str, stamp: Stamp) -> Image | None:
         image = decode_or_tell(Path(path), None)
         if isinstance(image, str):
-            if time() - stamp[0] / 1e9 > GIVE_UP_AFTER:
+            if time() - stamp[0] / 1e9 > GIVE_UP_AFTER and os.path.exists(path):  # noqa: PTH110  a path as it is named
                 log.warning("left out %s: %s", path, image)
                 self.seen.add(path)
             return None

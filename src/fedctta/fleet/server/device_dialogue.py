@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedctta.fleet.agreement import difference
+from fedctta.fleet.agreement import difference, disagreement
 from fedctta.fleet.device.health_report import health_in
 from fedctta.fleet.server.bindings import Bindings
 from fedctta.fleet.server.collaboration import Upload
@@ -61,7 +61,7 @@ class DeviceDialogue:
         self.last_round: dict[int, int] = {}  # of the last upload that was used, by row
         self._asked: dict[int, int] = {}  # the round of a node's last question
         self._not_before: dict[int, float] = {}
-        self._method: wire.Note = {**method, "min_batch": plan.experiment.min_batch}
+        self._told: wire.Note = {**method, **examiner.terms, "min_batch": plan.experiment.min_batch}  # in all questions
 
     def turn(self) -> None:
         """Begin a new round: forget the uploads of the last one."""
@@ -76,9 +76,7 @@ class DeviceDialogue:
         online = {node for node in online if self.bindings.allows(node)}
         for node in sorted(online - self.roster.nodes.keys() - self.hellos.keys() - self.post.busy()):
             if self._due(node) and not self.ignored(node):
-                self.post.ask(
-                    node, HELLO, wire.Parcel("hello", self.place.round, {**self._method, **self.examiner.terms})
-                )
+                self.post.ask(node, HELLO, wire.Parcel("hello", self.place.round, self._told))
 
     def admit(self, online: set[int]) -> set[int]:
         """Give those who said hello their rows; return the rows."""
@@ -119,7 +117,7 @@ class DeviceDialogue:
             carried = None
         arrays = write(row, carried is not None)
         nonce, self._asked[node] = secrets.token_hex(8), round_
-        note: wire.Note = {**self._method, "ask": ask, "nonce": nonce}
+        note: wire.Note = {**self._told, "ask": ask, "nonce": nonce}
         note |= {} if carried is None else {"download": carried}
         self.place.bytes_down += self.post.ask(node, STEP, wire.Parcel("step", round_, note, arrays), nonce, carried)
 
@@ -145,6 +143,8 @@ class DeviceDialogue:
             if row is not None:
                 self._believe(node, str(parcel.note.get("device", self.roster.names[row])))
             idle = parcel.kind in ("nothing", "refused")
+            if question.kind == STEP and (not idle or "weights" in parcel.note):  # the ClientApp knows of no terms
+                self._compare(parcel.note)
             if row is not None and (told := health_in(parcel.note)):
                 self._note_health(row, told)
             if row is not None and _received(parcel) and self.place.owed.get(row, -1) == question.carried:
@@ -155,12 +155,11 @@ class DeviceDialogue:
                 self._pass_over(node, str(parcel.note.get("reason", "")))
             elif question.kind == HELLO:
                 self.hellos[node] = name = self._believe(node, self.examiner.hello(parcel))
-                if harmless := difference(parcel.note, self.examiner.terms):
-                    log.warning("%s takes part: %s", name, harmless)
-                self.facts[name] = facts_in(parcel.note)
+                self._note_facts(name, parcel.note)
             elif row is not None:
                 upload = self.examiner.upload(parcel, question.round, question.nonce)
                 self.answered.add(node)
+                self._note_facts(self.roster.names[row], parcel.note)
                 self.roster.accept(self.roster.names[row])
                 self.uploads[row] = replace(upload, age=self.place.round - question.round)
                 self.last_round[row] = self.place.round
@@ -181,6 +180,18 @@ class DeviceDialogue:
                 f"the key of {bound!r} says that it is {name!r:.100}: start the device with --name {bound}"
             )
         return name
+
+    def _compare(self, note: wire.Note) -> None:
+        """Refuse a device that has something else: it may have been started anew since its node's hello."""
+        if reason := disagreement(note, self.examiner.terms):
+            raise UploadRefused(reason)
+
+    def _note_facts(self, name: str, note: wire.Note) -> None:
+        """Remember what a device says of its software; log once what differs and does no harm."""
+        known, told = self.facts.get(name, {}), facts_in(note)
+        if known.get("version") != told.get("version") and (harmless := difference(note, self.examiner.terms)):
+            log.warning("%s takes part: %s", name, harmless)
+        self.facts[name] = {**known, **told}
 
     def _note_admission(self, node: int, name: str) -> None:
         self.silence.pop(node, None)

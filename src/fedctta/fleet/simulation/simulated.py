@@ -18,6 +18,12 @@ from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment, parse_single, single
 from fedctta.streams import ABSENT, Stream
 
+LAYOUT = (
+    *("dataset", "severity", "domains", "folder", "layout", "size", "model", "weights", "source_images"),
+    *("stream", "samples", "order", "clients", "slots", "batch", "seed"),
+)
+"""Keys of an experiment that its data follow from."""
+
 
 def parse_stream(words: str, batch: int) -> tuple[Experiment, int]:
     """Read the words of a stream: the experiment, and the client's number.
@@ -29,7 +35,15 @@ def parse_stream(words: str, batch: int) -> tuple[Experiment, int]:
     client = values.pop("client", "0")
     if not client.isdecimal():
         raise UserError(f"client={client} is not a number: write for example client=0")
-    return single({"batch": batch, **values}), int(client)
+    experiment = single({"batch": batch, **values})
+    for key in values:
+        name, dot, _ = key.partition(".")
+        if name not in ((experiment.stream, experiment.samples) if dot else LAYOUT):
+            raise UserError(
+                f"{key} has no effect in --data stream:, which says what images there are: drop it there; --adapter and"
+                " words such as bn.momentum=0.1 say what the device does with them"
+            )
+    return experiment, int(client)
 
 
 def open_stream(experiment: Experiment) -> Stream:
