@@ -52,7 +52,7 @@ def test_nothing_slow_is_loaded(words, said, tmp_path):
 def test_a_fleets_status_loads_nothing_slow(tmp_path):
     (tmp_path / "status.json").write_text(json.dumps({"doing": "running", "round": 3, "rounds": 9}))
     text, loaded = call("fleet", "status", tmp_path)
-    assert "round 3 of 9: running" in text
+    assert "round 3 of 9: not running" in text  # nobody is at work there
     assert loaded == []
 
 
