@@ -42,7 +42,9 @@ def test_loop_and_vmap_lift_alike():
 
 
 @pytest.mark.parametrize(
-    "lift", [by_vmap, by_loop, InChunks(2), InChunks(2, in_place=True), InChunks(2, each=by_loop)], ids=str
+    "lift",
+    [by_vmap, by_loop, InChunks(2), InChunks(2, in_place=True), InChunks(2, each=by_loop)],
+    ids=["vmap", "loop", "chunks", "chunks in place", "chunks of loops"],
 )
 def test_no_clients_lift_to_no_clients(lift):
     nobody = Client({"w": torch.zeros(0, 2)})
