@@ -41,7 +41,7 @@ def parse_stream(words: str, batch: int) -> tuple[Experiment, int]:
         if name not in ((experiment.stream, experiment.samples) if dot else LAYOUT):
             raise UserError(
                 f"{key} has no effect in --data stream:, which says what images there are: drop it there; --adapter and"
-                " words such as bn.momentum=0.1 say what the device does with them"
+                " words METHOD.PARAMETER=VALUE say what the device does with them"
             )
     return experiment, int(client)
 
