@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import torch
 from fedctta.errors import NoRoom, UserError
 from fedctta.files import (
     append,
+    is_locked,
     lock,
     make_writable,
     open_private,
@@ -328,6 +330,20 @@ def test_a_folder_appears_when_it_is_whole_or_not_at_all(tmp_path):
         (part / "x").write_text("later")
     assert (place / "x").read_text() == "whole"
     assert list((tmp_path / "new").iterdir()) == [place]
+
+
+def test_who_looks_whether_a_file_is_locked_keeps_nobody_from_it(tmp_path):
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    assert not path.exists()
+    with lock(path, "another is here"):
+        assert is_locked(path)
+    looking = path.open("rb")  # for a moment, as `is_locked` does
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    Timer(0.01, looking.close).start()
+    with lock(path, "another is here"):
+        assert is_locked(path)
+    assert not is_locked(path)
 
 
 @pytest.mark.parametrize(("error", "code"), [(errno.ENOSPC, 75), (errno.EACCES, 2)])

@@ -12,6 +12,7 @@ import signal
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -180,12 +181,10 @@ def lock(path: Path, refusal: str | UserError) -> io.FileIO:
 
     Who holds it may delete it. A file that was deleted before it was held keeps nobody out, so another is taken.
     """
-    import fcntl  # Windows has none
-
     while True:
         file = open_private(path, "w")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _hold(file)
         except OSError as error:
             file.close()
             raise (refusal if isinstance(refusal, UserError) else UserError(refusal)) from error
@@ -194,6 +193,32 @@ def lock(path: Path, refusal: str | UserError) -> io.FileIO:
                 return file
         file.close()
         path.parent.mkdir(parents=True, exist_ok=True)  # its folder may have been deleted, too
+
+
+def _hold(file: io.FileIO) -> None:
+    """Lock a file at once, or as soon as those have looked who only ask whether it is locked."""
+    import fcntl  # Windows has none
+
+    for wait in (0.02, 0.08):
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(wait)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a file that is there (see `lock`); many may look at once."""
+    import fcntl  # Windows has none
+
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def exit_when_terminated() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedctta.errors import UserError
-from fedctta.files import open_tensors
+from fedctta.files import is_locked, open_tensors
 from fedctta.fleet.expiry import days_left, tell_end
 from fedctta.fleet.server.audit import HEAD, LOG, chain_breaks, read_audit
 from fedctta.fleet.server.bindings import read_certificate
@@ -44,7 +44,7 @@ class Observer:
     def observe(self) -> dict[str, Any]:
         """Return everything at once, as plain values."""
         status = read_status(self.state)
-        if not is_held(self.state / "lock"):  # nobody is at work: what was written last is no longer so
+        if not is_locked(self.state / "lock"):  # nobody is at work: what was written last is no longer so
             status |= {"doing": status["doing"] if status.get("doing") in ENDS else "not running", "why": ""}
             gone = {"online": False, "silence": ""}
             status["nodes"] = [{**node, **gone} for node in status.get("nodes", [])]
@@ -68,20 +68,6 @@ class Observer:
             self._audit = {"lines": len(events), "breaks": breaks[:LATEST], "latest": events[-LATEST:][::-1]}
             self._seen = seen
         return self._audit
-
-
-def is_held(path: Path) -> bool:
-    """Whether a process holds a lock (`files.lock`); the lock is not made."""
-    import fcntl  # Windows has none
-
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
 
 
 def describe_certificate(state: Path) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from fedctta.errors import UserError
-from fedctta.files import append, lock, make_writable, open_private, open_tensors, whole, write_tensors
+from fedctta.files import append, is_locked, lock, make_writable, open_private, open_tensors, whole, write_tensors
 from fedctta.fleet.server import audit
 from fedctta.fleet.server.collaboration import Standing
 from fedctta.fleet.server.status_table import read_status
@@ -156,11 +156,7 @@ def _lock(folder: Path, name: str = "lock") -> io.FileIO:
 
 def at_work(folder: Path) -> bool:
     """Whether a server holds the folder now."""
-    try:
-        _lock(folder).close()
-    except FolderTaken:
-        return True
-    return False
+    return is_locked(folder / "lock")
 
 
 def read_collaboration(folder: Path, round_: int) -> tuple[Tensor, list[str]]:
