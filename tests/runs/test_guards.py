@@ -213,11 +213,13 @@ def test_noise_says_who_asks_for_no_signals(run):
         assert run(epsilon=1.0, aggregator=name).settings["privacy"]["epsilon"] == pytest.approx(1.0)
 
 
-def test_small_batches_are_not_shared(run):
-    quiet = run(aggregator="fedavg", min_batch=5)
+def test_small_batches_are_not_shared(run, tiny_module, domains):
+    asked = SMALL | {"batch": [4, 5], "min_batch": 5}
+    quiet, loud = fedctta.run(model=tiny_module, dataset=domains, aggregator="fedavg", baseline=False, **asked)
     assert quiet.bytes_up == quiet.bytes_down == 0
     assert np.array_equal(quiet.correct, run(aggregator="local").correct)
-    assert "batch=4 is below min_batch=5" in quiet.settings["quiet"]
+    why = "batch=4 is below min_batch=5: nobody shares anything"
+    assert (why in quiet.settings["notes"], why in loud.settings["notes"]) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ from fedctta.models.try_on import try_on
 from fedctta.registry import parameters_of
 from fedctta.runs.cache import Cache
 from fedctta.runs.datasets import public_images
-from fedctta.runs.guards import describe_guards, guard
+from fedctta.runs.guards import describe_guards, guard, shares_nothing
+from fedctta.runs.idle_keys import refuse_idle_keys
 from fedctta.runs.own_data import asks_for_images, refuse_other_inputs
 from fedctta.runs.settings import Experiment
 from fedctta.runs.source_models import choose_model, fit_classes, notes_on_training, possible_lift
@@ -103,6 +104,7 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     lift = possible_lift(network, x, experiment.lift)
     refuse_large_rounds(methods.count_clients(experiment), experiment.batch, x[0].nbytes, total_memory(device))
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
+    refuse_idle_keys(experiment, methods.aggregator.communicates, stream)
     refuse_other_inputs(stream, methods.adapter, methods.aggregator)
     methods.adapter.check(network, experiment.batch)
     client = methods.adapter.init(network)
@@ -231,6 +233,8 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
     if experiment.liars:
         told = f"{experiment.liars} of {stream.clients} clients lie"
         yield f"{told}: the table's accuracy is that of the honest ones; other numbers and figures are of all"
+    if shares_nothing(experiment, parts.methods.aggregator):
+        yield f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
     if parts.methods.aggregator.communicates and not count_kept(stream.clients):
         yield f"W is not kept: that of {stream.clients:,} clients is larger than {KEPT_MATRIX_BYTES // 2**20} MiB"
     if experiment.lift == "auto" and parts.lift == "loop":

@@ -166,6 +166,12 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     for combination in itertools.product(*choices.values()):
         experiment, its_keys = _assemble(dict(zip(choices, combination, strict=True)))
         used |= its_keys
+    sending = [e for e in experiments.values() if _sends(e)]
+    if sending and all(e.batch < e.min_batch for e in sending):
+        raise UserError(
+            f"min_batch={sending[0].min_batch} is above batch={sending[0].batch}, so that nobody would share anything:"
+            " lower min_batch, raise batch, or use aggregator=local"
+        )
         experiments.setdefault(experiment.fingerprint, experiment)
     _refuse_idle_parameters(choices, used, methods)
     for key in _OF_SENDING:
