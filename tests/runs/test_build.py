@@ -106,7 +106,7 @@ def test_the_record_says_how_clients_were_lifted(tell):
 def test_the_record_says_who_lies_what_noise_guarantees_and_why_nobody_shares(tell):
     told = tell(aggregator="fedavg", liars=1, noise=1.0, robust="clip")
     assert len(told["lying"]) == 1
-    assert "1 of 4 clients lie: the table's accuracy is that of the honest ones" in " ".join(told["notes"])
+    assert "1 of 4 clients lie: accuracy and its like are those of the honest ones" in " ".join(told["notes"])
     assert told["privacy"]["noise"] == 1.0
     quiet, why = tell(aggregator="fedavg", min_batch=5), "batch=4 is below min_batch=5: nobody shares anything"
     assert why in quiet["notes"]
