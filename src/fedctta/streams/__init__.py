@@ -19,7 +19,7 @@ from fedctta.data.mask_layouts import IGNORE
 from fedctta.data.masked import AnyDomains, MaskedDomains, evened
 from fedctta.errors import UserError
 from fedctta.keys import Order
-from fedctta.registry import Registry
+from fedctta.registry import Registry, check_ranges
 from fedctta.sampling import Sampler, in_bursts
 from fedctta.sampling.plain import Disjoint
 from fedctta.streams.dealing import ABSENT as ABSENT
@@ -46,6 +46,10 @@ class Schedule:
     name: ClassVar[str]
     clean: bool = False  # True: clean images are one more domain
     repeats: ClassVar[bool] = False  # True: a client's images are shown in turn, however long a domain lasts
+
+    def __post_init__(self) -> None:
+        """Refuse parameters outside the ranges that their types tell."""
+        check_ranges(self)
 
     def set_up(self, batch: int, seed: int) -> Schedule:
         """Return the schedule for batches of this size and this seed; most depend on neither."""
