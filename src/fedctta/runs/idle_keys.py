@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedctta.errors import UserError
-from fedctta.runs.settings import Experiment
+from fedctta.runs.settings import ALONE, Experiment
 from fedctta.streams import Stream
 
 
@@ -12,7 +12,7 @@ def refuse_idle_keys(experiment: Experiment, communicates: bool, stream: Stream)
     if communicates and experiment.interval > len(stream):
         raise UserError(
             f"interval={experiment.interval} is longer than the run, so that the server never answers: give at most"
-            f" {len(stream)}, the number of rounds, or aggregator=local"
+            f" {len(stream)}, the number of rounds, or aggregator={ALONE}"
         )
     most = max(len(images) for images in stream.data.images.values())
     if experiment.retention > most:

@@ -170,7 +170,7 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     if sending and all(e.batch < e.min_batch for e in sending):
         raise UserError(
             f"min_batch={sending[0].min_batch} is above batch={sending[0].batch}, so that nobody would share anything:"
-            " lower min_batch, raise batch, or use aggregator=local"
+            f" lower min_batch, raise batch, or use aggregator={ALONE}"
         )
     refuse_idle_guards(choices, list(experiments.values()))
     for key in _OF_ADAPTING:
