@@ -12,7 +12,9 @@ import fedctta
 
 SOURCE = Path(fedctta.__file__).parent
 LAYERS = (
-    ("errors", "keys"),
+    ("errors",),
+    ("ranges",),
+    ("keys",),
     ("files", "registry", "machine"),
     ("core", "data", "sampling", "results", "listing"),
     ("models", "streams", "books"),

@@ -16,7 +16,16 @@ from fedctta import registry
 from fedctta.adapters import adapters
 from fedctta.aggregators import aggregators
 from fedctta.errors import UserError
-from fedctta.registry import MayBeInfinite, Registry, defaults, parameter_types, parameters_of, read, read_names
+from fedctta.registry import (
+    MayBeInfinite,
+    Registry,
+    defaults,
+    expected,
+    parameter_types,
+    parameters_of,
+    read,
+    read_names,
+)
 from fedctta.sampling import samplers
 from fedctta.streams import schedules
 
@@ -246,18 +255,30 @@ NUMBERS = [
     for methods in (adapters, aggregators, schedules, samplers)
     for name, cls in methods.classes().items()
     for key, hint in parameter_types(cls).items()
-    if hint in (float, float | None, MayBeInfinite)
+    if expected(hint).startswith("a number")
 ]
 
 
 def test_infinity_is_refused_by_every_method_that_has_no_meaning_for_it():
-    allowed = [f"{name}.{key}" for _, name, key, hint in NUMBERS if hint is MayBeInfinite]
+    allowed = [f"{name}.{key}" for _, name, key, hint in NUMBERS if expected(hint).endswith("inf")]
     assert allowed == ["dirichlet.delta"]
     assert len(NUMBERS) > 60
-    for methods, name, key, hint in NUMBERS:
-        for value in ("inf", "-inf", float("inf"), "1e300") if hint is not MayBeInfinite else ("-inf",):
+    for methods, name, key, _ in NUMBERS:
+        for value in ("inf", "-inf", float("inf"), "1e300") if f"{name}.{key}" not in allowed else ("-inf",):
             with pytest.raises(UserError, match=rf"{name}.{key}=(-?inf|1e300) must be (finite|above 0)"):
                 methods.create(name, {key: value})
+
+
+def test_a_number_has_a_range_wherever_one_is_refused():
+    """So that `fedctta keys` tells it."""
+    for methods in (adapters, aggregators, schedules, samplers):
+        for name, cls in methods.classes().items():
+            for key, hint in parameter_types(cls).items():
+                if expected(hint) in ("a number", "a whole number", "a number, or none", "a whole number, or none"):
+                    assert methods.create(name, {key: -1})
+                elif " number " in expected(hint):
+                    with pytest.raises(UserError, match=rf"^{name}\.{key}=-1(\.0)? must (be|lie|not be) "):
+                        methods.create(name, {key: -1})
 
 
 @pytest.mark.parametrize("value", ["inf", "-inf", float("inf"), 1e999])

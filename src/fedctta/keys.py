@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any, Literal, get_type_hints
+
+from fedctta.ranges import Range
 
 Guarded = Literal["off", "reset", "freeze"]
 Lie = Literal["sign", "scale", "random", "statistics"]
@@ -24,9 +27,9 @@ LARGEST_SEED = 2**32 - 1
 UNWAITING, PLAIN = "recall", "none"  # adapter (and aggregator) of devices that do not wait; where it does not fit
 
 
-def _about(line: str, *, least: float | None = None, most: float | None = None, allowed: str = "") -> dict[str, Any]:
+def _about(line: str, *, least: float | None = None, most: float = inf, allowed: str = "") -> dict[str, Any]:
     """Describe one key: `least` and `most` are checked for every experiment, `allowed` is for the reader only."""
-    return {"about": line, "least": least, "most": most, "allowed": allowed}
+    return {"about": line, "limits": None if least is None else Range(least, most), "allowed": allowed}
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,5 @@ KEYS: Mapping[str, Any] = get_type_hints(Keys)
 
 DEFAULTS: Mapping[str, Any] = {key.name: key.default for key in fields(Keys)}
 ABOUT: Mapping[str, str] = {key.name: key.metadata["about"] for key in fields(Keys)}
-LIMITS: Mapping[str, tuple[float, float | None]] = {
-    key.name: (key.metadata["least"], key.metadata["most"]) for key in fields(Keys) if key.metadata["least"] is not None
-}
+LIMITS: Mapping[str, Range] = {key.name: key.metadata["limits"] for key in fields(Keys) if key.metadata["limits"]}
 ALLOWED: Mapping[str, str] = {key.name: key.metadata["allowed"] for key in fields(Keys) if key.metadata["allowed"]}

@@ -96,6 +96,7 @@ class _Source(dict[str, Any]):
 
     def __init__(self, module: str) -> None:
         super().__init__()
+        self.module = module
         self.classes: dict[str, ast.ClassDef] = {}
         self.assigned: dict[str, ast.expr] = {}
         self.imported: dict[str, tuple[str, str]] = {}
@@ -114,6 +115,8 @@ class _Source(dict[str, Any]):
             module, original = self.imported[name]
             here = module.startswith("fedctta.")
             value = _source(module)[original] if here else getattr(import_module(module), original)
+        elif name in self.classes:
+            value = getattr(import_module(self.module), name)
         else:
             raise KeyError(name)  # Python looks among its own names next
         self[name] = value

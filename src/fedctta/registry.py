@@ -15,13 +15,15 @@ from importlib.metadata import entry_points
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from fedctta.errors import UserError, unknown
+from fedctta.ranges import Range
 
 T = TypeVar("T")
 
 LARGEST = 3.4e38
 """Beyond it numbers are infinite in float32, in which methods compute."""
 
-MayBeInfinite = Annotated[float, "may be infinite"]
+_INFINITE = "may be infinite"
+MayBeInfinite = Annotated[float, _INFINITE]
 """The type of a parameter for which infinity means something; every other number must be finite."""
 
 
@@ -166,14 +168,24 @@ def defaults(cls: type[Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 
-def check_limits(method: Any, limits: Mapping[str, tuple[float, float | None]]) -> None:
-    """Refuse parameters of a method below the least or above the most that they may be."""
-    for key, (least, most) in limits.items():
+def check_ranges(method: Any) -> None:
+    """Refuse parameters of a method outside the ranges that their types tell."""
+    for key, hint in parameter_types(type(method)).items():
         value = getattr(method, key)
-        if most is not None and not least <= value <= most:
-            raise UserError(f"{method.name}.{key}={value} must lie between {least} and {most}")
-        if not value >= least:
-            raise UserError(f"{method.name}.{key}={value} must be at least {least}")
+        for limits in _notes_of(_some(hint)):
+            if isinstance(limits, Range) and value is not None:
+                limits.require(value, f"{method.name}.{key}")
+
+
+def _some(hint: Any) -> Any:
+    """Return the type of what may also be none."""
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return next(option for option in get_args(hint) if option is not type(None))
+    return hint
+
+
+def _notes_of(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
 _WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -185,11 +197,11 @@ def expected(hint: Any, limits: str = "") -> str:
     >>> expected(int | None), expected(Literal["fast", "slow"]), expected(float, " from 0 on"), expected(MayBeInfinite)
     ('a whole number, or none', 'fast or slow', 'a number from 0 on', 'a number, or inf')
     """
-    if hint == MayBeInfinite:
-        return f"{_WANTED[float]}{limits}, or inf"
-    if get_origin(hint) in (typing.Union, types.UnionType):
-        some = [option for option in get_args(hint) if option is not type(None)]
-        return f"{expected(some[0], limits)}, or none"
+    if _some(hint) is not hint:
+        return f"{expected(_some(hint), limits)}, or none"
+    if notes := _notes_of(hint):
+        told = "".join(f" {note}" for note in notes if isinstance(note, Range))
+        return expected(get_args(hint)[0], told or limits) + (", or inf" if _INFINITE in notes else "")
     if get_origin(hint) is Literal:
         *others, last = get_args(hint)
         return f"{', '.join(others)} or {last}" if others else last
@@ -206,18 +218,18 @@ def read(value: Any, hint: Any, key: str) -> Any:
     >>> read("inf", MayBeInfinite, "dirichlet.delta")
     inf
     """
-    if get_origin(hint) in (typing.Union, types.UnionType):
+    if _some(hint) is not hint:
         if value in (None, "none", "None"):
             return None
-        hint = next(option for option in get_args(hint) if option is not type(None))
+        hint = _some(hint)
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         if str(value) not in choices:
             raise unknown(f"value for {key}", str(value), choices)
         return str(value)
     text = str(value).strip()
-    infinite = hint is MayBeInfinite
-    hint = float if infinite else hint
+    infinite = _INFINITE in _notes_of(hint)
+    hint = get_args(hint)[0] if _notes_of(hint) else hint
     try:
         if hint is bool:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]

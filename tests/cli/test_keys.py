@@ -88,12 +88,13 @@ def test_a_key_tells_the_values_it_takes(key, names):
 @pytest.mark.parametrize(
     ("key", "kind", "default", "values"),
     [
-        ("fedctta.temperature", "aggregator", "1.0", "a number"),
-        ("fedctta.samples", "aggregator", "none", "a whole number, or none"),
+        ("fedctta.temperature", "aggregator", "1.0", "a number above 0"),
+        ("fedctta.samples", "aggregator", "none", "a whole number from 1 on, or none"),
+        ("fedctta.ema", "aggregator", "0.9", "a number from 0 to below 1"),
         ("fedctta.squash", "aggregator", "false", "true or false"),
-        ("dirichlet.delta", "samples", "0.1", "a number, or inf"),
-        ("bn.momentum", "adapter", "1.0", "a number"),
-        ("niid.clusters", "stream", "4", "a whole number"),
+        ("dirichlet.delta", "samples", "0.1", "a number above 0, or inf"),
+        ("bn.momentum", "adapter", "1.0", "a number above 0, up to 1"),
+        ("niid.clusters", "stream", "4", "a whole number from 1 on"),
     ],
 )
 def test_a_dotted_key_tells_the_methods_parameter(key, kind, default, values):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedctta.data.dense import check_masked, chosen, load_dense
+from fedctta.data.dense import check_masked, load_dense
 from fedctta.data.masked import MaskedDomains, evened
 from fedctta.errors import UserError
 
@@ -95,7 +95,3 @@ def test_masks_that_do_not_fit_are_told():
                 both, images={**both.images, "b": large.images["b"]}, labels={**both.labels, "b": large.labels["b"]}
             )
         )
-
-
-def test_some_domains_are_chosen_in_the_order_asked():
-    assert chosen(masked((1, 2, 3)), ("c", "a")).names == ("c", "a")

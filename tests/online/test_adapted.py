@@ -13,52 +13,27 @@ from torch import nn
 
 import fedctta
 from fedctta.adapters import adapters
-from fedctta.adapters.bn import BatchStatistics
 from fedctta.adapters.tent import Tent
 from fedctta.core.clients import by_loop
 from fedctta.core.network import Network
 from fedctta.errors import UserError
-from fedctta.online.saved import write_state
 from fedctta.registry import parameter_types
 from fedctta.runs.build import choose_parts
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
 
-# parameters with which a method is quick, or does something, on a few random images
-SMALL = {
-    "grad": {"lr": 1e-3},
-    "eata": {"threshold": 0.9, "images": 8},
-    "rdumb": {"every": 1},
-    "sar": {"threshold": 0.9},
-    "t3a": {"supports": 3},
-    "cotta": {"views": 2},
-    "memo": {"views": 2},
-    "rotta": {"places": 3},
-    "bbn": {"threshold": 0.9},
-    "atp": {"rates": "0.01"},
-    "fedthe": {"views": 2, "plus": 1, "images": 8},
-    "fedicon": {"steps": 2},
-}
-
-
-def batches(count=3, size=4, side=32):
-    return torch.rand(count, size, 3, side, side, generator=torch.Generator().manual_seed(3))
-
-
-def images_for(name):
-    return torch.zeros(8, 3, 8, 8) if adapters.create(name, SMALL.get(name, {})).source_images else None
-
 
 @pytest.mark.parametrize("predict", ["after", "before"])
 @pytest.mark.parametrize("name", adapters.classes())
-def test_predictions_are_those_of_a_run_with_one_client(name, predict, tiny_module, federation):
-    adapter = adapters.create(name, SMALL.get(name, {}))
+def test_predictions_are_those_of_a_run_with_one_client(name, predict, tiny_module, federation, batches, quick):
+    words = quick(name)
+    images = words.pop("source_images")
+    adapter = adapters.create(name, words)
     if predict == "before" and adapter.predicts_alike(communicates=False):
         pytest.skip("the same as after")
     one = federation(Network(tiny_module), adapter, "local", clients=1, lift=by_loop)
     one = replace(one, predict=predict, batch=4)
-    images = images_for(name)
-    model = fedctta.adapt(tiny_module, name, predict=predict, source_images=images, guard="off", **SMALL.get(name, {}))
+    model = fedctta.adapt(tiny_module, name, predict=predict, source_images=images, guard="off", **words)
     state, there = one.start(), torch.ones(1, dtype=torch.bool)
     for t, x in enumerate(batches()):
         with torch.no_grad():
@@ -72,7 +47,7 @@ def test_no_parameter_of_a_method_is_hidden_by_a_word_of_adapt():
         assert not words & set(parameter_types(cls)), name
 
 
-def test_one_pass_gives_the_numbers_of_two(tiny_module):
+def test_one_pass_gives_the_numbers_of_two(tiny_module, batches):
     for name in ("bn", "norm-alpha"):
         one, two = (fedctta.adapt(tiny_module, name, one_pass=many) for many in (True, False))
         for x in batches():
@@ -92,7 +67,7 @@ class Twice(nn.Module):
         return self.head(self.norm(1 + 2 * self.norm(x) ** 2).mean((2, 3)))
 
 
-def test_a_layer_that_is_called_twice_takes_two_passes():
+def test_a_layer_that_is_called_twice_takes_two_passes(batches):
     module = Twice()
     one, two = (fedctta.adapt(module, "bn", one_pass=many) for many in (True, False))
     for x in batches():
@@ -100,7 +75,7 @@ def test_a_layer_that_is_called_twice_takes_two_passes():
     assert one.adaptation._one_pass is False
 
 
-def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module):
+def test_a_method_is_a_name_with_parameters_or_an_object(tiny_module, batches):
     x = batches()[0]
     plain = fedctta.adapt(tiny_module, "tent", lr=0.1)(x)
     assert torch.equal(plain, fedctta.adapt(tiny_module, "tent", **{"tent.lr": 0.1})(x))
@@ -156,7 +131,7 @@ def test_what_is_no_model_is_one_line(tiny_module):
         fedctta.adapt(nn.Linear(2, 2), "bn")
 
 
-def test_the_module_stays_as_it_is(tiny_module):
+def test_the_module_stays_as_it_is(tiny_module, batches):
     before = copy.deepcopy(tiny_module.state_dict())
     model = fedctta.adapt(tiny_module.train(), "grad", lr=0.1)
     for x in batches():
@@ -166,7 +141,7 @@ def test_the_module_stays_as_it_is(tiny_module):
     assert all(torch.equal(before[name], tensor) for name, tensor in tiny_module.state_dict().items())
 
 
-def test_training_mode_gradients_and_inference_mode_change_no_number(tiny_module):
+def test_training_mode_gradients_and_inference_mode_change_no_number(tiny_module, batches):
     x = batches()[0]
     expected = fedctta.adapt(tiny_module, "tent")(x)
     assert not expected.requires_grad
@@ -175,165 +150,7 @@ def test_training_mode_gradients_and_inference_mode_change_no_number(tiny_module
         assert torch.equal(fedctta.adapt(tiny_module, "tent")(x * 1), expected)
 
 
-def test_the_state_dict_is_the_adapted_models_and_loads_into_the_module(tiny_module):
-    model = fedctta.adapt(tiny_module, "bn")
-    x = batches()[0]
-    logits = model(x)
-    fresh = copy.deepcopy(tiny_module)
-    fresh.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        assert torch.allclose(fresh(x), logits, atol=1e-5)
-    assert not torch.allclose(tiny_module(x), logits, atol=1e-5)
-    assert {n: p.shape for n, p in model.named_parameters()} == {n: p.shape for n, p in tiny_module.named_parameters()}
-    assert torch.equal(dict(model.named_buffers())["1.running_mean"], fresh[1].running_mean)
-    assert next(model.parameters()).device == torch.device("cpu")
-
-
-def test_a_state_dict_brings_back_what_is_adapted_and_nothing_else(tiny_module):
-    model, other = (fedctta.adapt(tiny_module, "bn") for _ in range(2))
-    model(batches()[0])
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(other.client.own["1.running_mean"], model.client.own["1.running_mean"])
-    foreign = {**model.state_dict(), "0.weight": torch.zeros(4, 3, 3, 3)}
-    with pytest.raises(UserError, match=r"has other values for '0\.weight'"):
-        other.load_state_dict(foreign)
-    with pytest.raises(UserError, match="only in one"):
-        other.load_state_dict({})
-
-
-class Tied(nn.Module):
-    """Has one matrix under two names, and one layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
-        self.again, self.a, self.b = self.norm, nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
-        self.b.weight = self.a.weight
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x):
-        return self.head(self.b(self.a(self.again(self.conv(x)).relu().mean((2, 3))).relu()))
-
-
-def test_a_tensor_of_two_names_is_adapted_under_both():
-    torch.manual_seed(0)
-    module, x = Tied().eval(), batches()[0]
-    model, other = (fedctta.adapt(module, "shot", lr=0.05, guard="off") for _ in range(2))
-    for _ in range(3):
-        model(x)
-    state = model.state_dict()
-    for one, two in (("a.weight", "b.weight"), ("norm.weight", "again.weight"), ("norm.bias", "again.bias")):
-        assert torch.equal(state[one], state[two])
-        assert not torch.equal(state[one], module.state_dict()[one])
-        named = dict(model.named_parameters(remove_duplicate=False))
-        assert torch.equal(named[one], named[two])
-    fresh = Tied()
-    fresh.load_state_dict(state)
-    with torch.no_grad():
-        adapted = Network(module)(model.client.own, x).logits
-        torch.testing.assert_close(fresh.eval()(x), adapted)
-    assert model.state_dict(prefix="inner.").keys() == {f"inner.{name}" for name in state}
-    assert torch.equal(model.state_dict(prefix="inner.")["inner.b.weight"], state["a.weight"])
-    other.load_state_dict(fresh.state_dict())
-    assert torch.equal(other.client.own["a.weight"], state["a.weight"])
-    with pytest.raises(UserError, match=r"other values for 'b\.weight' than for 'a\.weight'"):
-        other.load_state_dict(state | {"b.weight": torch.zeros(8, 8)})
-    with pytest.raises(UserError, match=r"other values for 'conv\.weight', which is not adapted"):
-        fedctta.adapt(module, "bn").load_state_dict(module.state_dict() | {"conv.weight": torch.zeros(8, 3, 3, 3)})
-
-
-@pytest.mark.parametrize("value", [torch.zeros(3), torch.zeros(4, 4), None, 1.0])
-@pytest.mark.parametrize("name", ["0.weight", "1.running_mean"])
-def test_a_state_dict_of_another_shape_is_refused_and_changes_nothing(name, value, tiny_module):
-    model = fedctta.adapt(tiny_module, "bn")
-    own = model.client.own
-    with pytest.raises(UserError, match=f"another shape for {name!r} than the model: give another"):
-        model.load_state_dict(model.state_dict() | {name: value})
-    assert model.client.own is own
-
-
-@pytest.mark.parametrize("name", adapters.classes())
-def test_casting_moves_the_model_and_not_the_module(name, tiny_module):
-    model = fedctta.adapt(tiny_module, name, source_images=images_for(name), **SMALL.get(name, {}))
-    model(batches()[0])
-    kinds = {key: tensor.dtype for key, tensor in model.client.private.items()}
-    model.to(torch.float64)
-    assert model(batches()[1]).dtype == torch.float64
-    for key, tensor in model.client.private.items():
-        assert tensor.dtype == (torch.float64 if kinds[key].is_floating_point else kinds[key]), key
-    assert next(model.parameters()).dtype == torch.float64
-    assert next(tiny_module.parameters()).dtype == torch.float32
-    assert model.health.skipped == 0
-
-
-@pytest.mark.parametrize("name", adapters.classes())
-def test_a_model_in_float64_gives_the_numbers_of_one_in_float32_but_for_rounding(name, tiny_module):
-    single, double = (
-        fedctta.adapt(module, name, source_images=images_for(name), **SMALL.get(name, {}))
-        for module in (tiny_module, copy.deepcopy(tiny_module).double())
-    )
-    for x in batches():
-        torch.testing.assert_close(double(x).float(), single(x), rtol=1e-2, atol=1e-2)
-    assert double.health.skipped == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", adapters.classes())
-def test_a_model_in_16_bits_is_adapted_or_refused_in_one_line(name, dtype, tiny_module, tmp_path):
-    short, words = copy.deepcopy(tiny_module).to(dtype), {"source_images": images_for(name), **SMALL.get(name, {})}
-    single = fedctta.adapt(tiny_module, name, **words)
-    if not single.adapter.short:
-        own = single.client.own
-        for attempt in (lambda: single.to(dtype), lambda: fedctta.adapt(short, name, **words)):
-            with pytest.raises(UserError, match=r"in b?float16: call \.float\(\) on it, or use adapter bn, lame, none"):
-                attempt()
-        assert single.client.own is own
-        return
-    model, cast = fedctta.adapt(short, name), fedctta.adapt(tiny_module, name).to(dtype)
-    for x in batches():
-        expected = single(x)
-        torch.testing.assert_close(model(x), expected, rtol=0.05, atol=0.05)
-        torch.testing.assert_close(cast(x), expected, rtol=0.05, atol=0.05)
-    assert model.health.skipped == cast.health.skipped == 0
-    model.save(tmp_path / "state.safetensors")
-    again = fedctta.adapt(short, name)
-    again.load(tmp_path / "state.safetensors")
-    assert torch.equal(again(batches()[0]), model(batches()[0]))
-
-
-def test_casting_changes_neither_who_answers_nor_the_healthy_state(tiny_module):
-    """Only the window is forgotten: its images are of the other device or precision."""
-    model = fedctta.adapt(tiny_module, "norm-ema", guard="freeze")
-    now, (x, y, _) = model.adaptation, batches()
-    model(x)
-    healthy = model.client
-    now.window.add(x)
-    model(y)
-    now._healthy, now.watchman.resting = healthy, True  # as an alarm leaves it
-    signals = now.watchman.signals
-    model.to(torch.float64).to("cpu")
-    assert model.health.answers == "source"
-    assert now._healthy.own["1.running_mean"].equal(healthy.own["1.running_mean"].double())
-    assert not now._healthy.own["1.running_mean"].equal(model.client.own["1.running_mean"])
-    assert now.seen.equal(y.double())
-    assert now.watchman.signals == signals
-    assert now.window.images is None
-    model.unfreeze()
-    now._healthy = model.client
-    model.to("cpu")
-    assert now._healthy is model.client
-
-
-@pytest.mark.gpu
-def test_a_model_moves_to_a_gpu_and_goes_on(tiny_module):
-    here, there = (fedctta.adapt(tiny_module, "tent") for _ in range(2))
-    for t, x in enumerate(batches()):
-        if t == 1:
-            there = there.to("cuda")
-        assert torch.allclose(here(x), there(x).cpu(), atol=1e-4)
-
-
-def test_reset_begins_anew(tiny_module):
+def test_reset_begins_anew(tiny_module, batches):
     model = fedctta.adapt(tiny_module, "roid")
     first = [model(x) for x in batches()]
     model.reset()
@@ -341,7 +158,7 @@ def test_reset_begins_anew(tiny_module):
     assert all(torch.equal(model(x), logits) for x, logits in zip(batches(), first, strict=True))
 
 
-def test_a_frozen_model_predicts_and_stays(tiny_module):
+def test_a_frozen_model_predicts_and_stays(tiny_module, batches):
     model = fedctta.adapt(tiny_module, "norm-ema")
     x, y, _ = batches()
     model(x)
@@ -356,7 +173,7 @@ def test_a_frozen_model_predicts_and_stays(tiny_module):
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e38])
 @pytest.mark.parametrize("name", ["bn", "tent", "grad", "norm-ema", "t3a"])
-def test_a_batch_that_is_not_finite_changes_nothing(name, poison, tiny_module):
+def test_a_batch_that_is_not_finite_changes_nothing(name, poison, tiny_module, batches):
     model, sound = (fedctta.adapt(tiny_module, name, guard="off") for _ in range(2))
     first, second, third = batches()
     model(first)
@@ -369,64 +186,6 @@ def test_a_batch_that_is_not_finite_changes_nothing(name, poison, tiny_module):
     assert torch.equal(logits[[0, 2, 3]], expected[[0, 2, 3]])
     assert model.health.skipped == 1
     assert torch.equal(model(third), sound(third))
-
-
-def test_small_batches_are_seen_among_the_last_images(tiny_module):
-    model = fedctta.adapt(tiny_module, "tent", window=4, guard="off")
-    images = batches(2).flatten(0, 1)
-    logits = [model(image[None]) for image in images]
-    with torch.no_grad():
-        for k in range(3):  # too few to know: the source model
-            assert torch.equal(logits[k], Network(tiny_module)({}, images[k : k + 1]).logits)
-    whole = fedctta.adapt(tiny_module, "tent", guard="off")
-    assert torch.equal(logits[3], whole(images[:4])[-1:])
-    assert torch.equal(logits[7], whole(images[4:])[-1:])
-    assert model.health.batches == 2
-
-
-def test_a_method_that_needs_many_images_at_once_waits_for_as_many(tiny_module):
-    model = fedctta.adapt(tiny_module, "cola", least=4, window=5, guard="off")
-    images = batches(2).flatten(0, 1)
-    for image in images[:4]:
-        assert model(image[None]).shape == (1, 3)
-    assert model.health.batches == 0
-    model(images[4:5])
-    assert model.health.batches == 1
-    assert fedctta.adapt(tiny_module, "bn", momentum=0.5)(images[:1]).shape == (1, 3)
-
-
-def test_a_ragged_last_batch_is_predicted(tiny_module):
-    for name in ("tent", "bn", "norm-ema", "none"):
-        model = fedctta.adapt(tiny_module, name, **({"window": 4} if name in ("tent", "bn") else {}))
-        model(batches()[0])
-        assert model(batches()[1][:1]).shape == (1, 3)
-        assert model(batches()[1][:3]).shape == (3, 3)
-
-
-def test_a_small_batch_after_large_ones_is_not_a_reason_to_adapt_to_those_again(tiny_module):
-    model = fedctta.adapt(tiny_module, "tent", window=4, guard="off")
-    images = batches(3, 2).flatten(0, 1)
-    model(images[:4])
-    own = model.client.own
-    model(images[4:5])
-    assert model.client.own is own
-    for k in range(1, 4):
-        model(images[k : k + 1])
-    assert model.health.batches == 2
-
-
-def test_without_a_window_a_small_batch_is_refused_with_methods_that_can(tiny_module):
-    model = fedctta.adapt(tiny_module, "tent", window=0)
-    with pytest.raises(UserError, match=r"use batch=2 or more, or adapter .*norm-alpha.*window=16"):
-        model(batches()[0][:1])
-
-
-def test_a_window_forgets_images_of_another_shape(tiny_module):
-    model = fedctta.adapt(tiny_module, "tent", window=2)
-    model(batches()[0])
-    with torch.no_grad():
-        x = batches(side=8)[0, :1]
-        assert torch.equal(model(x), Network(tiny_module)({}, x).logits)
 
 
 def test_uint8_images_and_arrays_are_taken(tiny_module):
@@ -442,51 +201,7 @@ def test_what_is_no_batch_is_one_line(given, tiny_module):
         fedctta.adapt(tiny_module, "bn")(given)
 
 
-def test_a_saved_state_goes_on_as_if_nothing_had_been(tiny_module, tmp_path):
-    model, again = (
-        fedctta.adapt(tiny_module, "eata", threshold=0.9, images=8, source_images=torch.rand(8, 3, 8, 8))
-        for _ in range(2)
-    )
-    first, *rest = batches()
-    model(first)
-    model.save(tmp_path / "state.safetensors")
-    again.load(tmp_path / "state.safetensors")
-    assert again.health.batches == 1
-    for x in rest:
-        assert torch.equal(model(x), again(x))
-
-
-def test_a_state_serves_no_other_method_or_model(tiny_module, tmp_path):
-    path = tmp_path / "state.safetensors"
-    model = fedctta.adapt(tiny_module, "bn", momentum=0.5)
-    with pytest.raises(UserError, match="no state at"):
-        model.load(path)
-    model.save(path)
-    with pytest.raises(UserError, match=r"adapt the module with 'bn', momentum=0\.5"):
-        fedctta.adapt(tiny_module, "bn").load(path)
-    with torch.no_grad():
-        tiny_module[0].bias += 1
-    with pytest.raises(UserError, match="another model or of other weights"):
-        fedctta.adapt(tiny_module, BatchStatistics(0.5)).load(path)
-    path.write_bytes(b"nothing")
-    with pytest.raises(UserError, match="holds no state"):
-        model.load(path)
-
-
-def test_a_book_whose_rows_have_another_length_is_refused(tiny_module, tmp_path):
-    """As one of a version whose looks had fewer numbers."""
-    path = tmp_path / "state.safetensors"
-    model = fedctta.adapt(tiny_module, "recall")
-    model(batches()[0])
-    now = model.adaptation
-    tensors = now.state()
-    shorter = tensors | {"private.part": tensors["private.part"][:, :-4]}
-    write_state(path, now.network, now.adapter, shorter)
-    with pytest.raises(UserError, match="is a state of another version of this method: begin with a new one"):
-        model.load(path)
-
-
-def test_a_copy_goes_its_own_way(tiny_module):
+def test_a_copy_goes_its_own_way(tiny_module, batches):
     model = fedctta.adapt(tiny_module, "norm-ema")
     x, y, _ = batches()
     model(x)
@@ -537,17 +252,9 @@ def test_whole_numbers_may_be_text(tiny_module):
     assert (now.window.size, now.watchman.every, now.seed) == (4, 5, 1)
 
 
-def test_source_images_that_the_model_cannot_take_are_one_line(tiny_module):
+def test_source_images_that_the_model_cannot_take_are_one_line(tiny_module, batches):
     model = fedctta.adapt(tiny_module, "eata", images=8, source_images=torch.rand(8, 1, 8, 8))
     for _ in range(2):
         with pytest.raises(UserError, match="source_images do not fit: the model cannot take images of 1x8x8"):
             model(batches()[0])
     assert model.health.batches == 0
-
-
-@pytest.mark.parametrize("path", ["", "/", None, 3])
-def test_a_path_that_names_no_file_is_refused(path, tiny_module):
-    model = fedctta.adapt(tiny_module, "bn")
-    for use in (model.save, model.load):
-        with pytest.raises(UserError, match=r"a state's path is .*: give that of a file"):
-            use(path)

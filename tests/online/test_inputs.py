@@ -216,6 +216,35 @@ def test_a_later_batch_without_one_of_its_inputs_is_one_line():
         model({name: tensor for name, tensor in mixed(1).items() if name != "place"})
 
 
+@pytest.mark.parametrize("rows", [4, 1])
+def test_values_that_the_model_cannot_take_are_one_line_and_change_nothing(rows):
+    """A word beyond the last, in a batch of the usual form: alone, and among the last ones in a window."""
+    model, sound = (fedctta.adapt(make("BatchNorm"), "bn", window=4, guard="off") for _ in range(2))
+    bad = words(1, rows)
+    bad["input_ids"][0, 2] = 11
+    for each in (model, sound):
+        each(words(0, rows))
+    own = model.client.own
+    line = "cannot take input_ids of 6 and attention_mask of 6: index out of range.*; leave this batch out, or mend its"
+    with pytest.raises(UserError, match=line):
+        model(bad)
+    assert model.client.own is own
+    for seed in range(2, 7):
+        assert torch.equal(model(words(seed, rows)), sound(words(seed, rows)))
+
+
+def test_an_error_of_a_method_is_told_as_it_is(tiny_module, monkeypatch):
+    model = fedctta.adapt(tiny_module, "bn")
+    model(torch.rand(4, 3, 8, 8))
+
+    def fail(*_):
+        raise RuntimeError("a mistake in the method")
+
+    monkeypatch.setattr(type(model.adapter), "adapt_and_predict", fail)
+    with pytest.raises(RuntimeError, match="a mistake in the method"):
+        model(torch.rand(4, 3, 8, 8))
+
+
 def test_an_image_that_does_not_fit_leaves_the_window_as_it_is(tiny_module):
     model, sound = (fedctta.adapt(tiny_module, "tent", window=3) for _ in range(2))
     images = torch.rand(3, 1, 3, 32, 32)

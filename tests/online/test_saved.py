@@ -98,3 +98,55 @@ def test_a_header_of_another_program_is_refused(method, tiny_network, tmp_path):
     save_file({"a": torch.zeros(2)}, tmp_path / "state", metadata={"method": method, "made_by": "me"})
     with pytest.raises(UserError, match="holds no state of an adapted model"):
         read_state(tmp_path / "state", tiny_network, BatchStatistics())
+
+
+def test_a_saved_state_goes_on_as_if_nothing_had_been(tiny_module, tmp_path, batches):
+    model, again = (
+        fedctta.adapt(tiny_module, "eata", threshold=0.9, images=8, source_images=torch.rand(8, 3, 8, 8))
+        for _ in range(2)
+    )
+    first, *rest = batches()
+    model(first)
+    model.save(tmp_path / "state.safetensors")
+    again.load(tmp_path / "state.safetensors")
+    assert again.health.batches == 1
+    for x in rest:
+        assert torch.equal(model(x), again(x))
+
+
+def test_a_state_serves_no_other_method_or_model(tiny_module, tmp_path):
+    path = tmp_path / "state.safetensors"
+    model = fedctta.adapt(tiny_module, "bn", momentum=0.5)
+    with pytest.raises(UserError, match="no state at"):
+        model.load(path)
+    model.save(path)
+    with pytest.raises(UserError, match=r"adapt the module with 'bn', momentum=0\.5"):
+        fedctta.adapt(tiny_module, "bn").load(path)
+    with torch.no_grad():
+        tiny_module[0].bias += 1
+    with pytest.raises(UserError, match="another model or of other weights"):
+        fedctta.adapt(tiny_module, BatchStatistics(0.5)).load(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="holds no state"):
+        model.load(path)
+
+
+def test_a_book_whose_rows_have_another_length_is_refused(tiny_module, tmp_path, batches):
+    """As one of a version whose looks had fewer numbers."""
+    path = tmp_path / "state.safetensors"
+    model = fedctta.adapt(tiny_module, "recall")
+    model(batches()[0])
+    now = model.adaptation
+    tensors = now.state()
+    shorter = tensors | {"private.part": tensors["private.part"][:, :-4]}
+    write_state(path, now.network, now.adapter, shorter)
+    with pytest.raises(UserError, match="is a state of another version of this method: begin with a new one"):
+        model.load(path)
+
+
+@pytest.mark.parametrize("path", ["", "/", None, 3])
+def test_a_path_that_names_no_file_is_refused(path, tiny_module):
+    model = fedctta.adapt(tiny_module, "bn")
+    for use in (model.save, model.load):
+        with pytest.raises(UserError, match=r"a state's path is .*: give that of a file"):
+            use(path)

@@ -57,9 +57,9 @@ def test_entropy_lies_between_certain_and_even(record):
 
 
 def test_seconds_are_those_of_a_client_that_was_there(record):
-    seen = record.seen.copy()
-    seen[:, 0] = 0
-    assert of_run(replace(record, seconds=6.0, seen=seen), "seconds") == pytest.approx(2.0)
+    domain = record.domain.copy()
+    domain[:, 0] = -1
+    assert of_run(replace(record, seconds=6.0, domain=domain), "seconds") == pytest.approx(2.0)
 
 
 def test_forgetting_is_in_points(record):

@@ -38,12 +38,25 @@ def added(cache, **values):
 
 
 def test_methods_share_one_and_settings_have_their_own(cache):
-    (one,) = added(cache, aggregator=["local", "fedavg", "kin"], adapter=["bn", "tent"], liars=[0, 1], lift=["vmap"])
-    assert (one.adapter, one.aggregator, one.liars) == ("none", "local", 0)
+    (one,) = added(cache, aggregator=["local", "fedavg"], adapter=["bn", "tent"], stragglers=[0, 0.5], lift=["vmap"])
+    assert (one.adapter, one.aggregator, one.stragglers) == ("none", "local", 0)
     assert one.parameters == {"niid": {"clusters": 2}}
     found = added(cache, seed=[0, 1], stream=["niid", "iid"], batch=[4, 8])
     assert {(e.seed, e.stream, e.batch) for e in found} == set(product((0, 1), ("niid", "iid"), (4, 8)))
     assert len(found) == 8
+
+
+def test_where_clients_lie_the_honest_ones_are_compared_with_themselves(domains, tiny_module):
+    result = run(dataset=domains, model=tiny_module, aggregator="fedavg", liars=[0, 2], **SMALL)
+    table = result.table()
+    assert table.columns == ("niid / liars=0", "niid / liars=2")
+    assert [row.label for row in table.rows] == ["No-Adapt", "FedAvg"]
+    assert all(cell for row in table.rows for cell in row.cells)
+    of_all, of_some = result.baselines
+    lying = result.records[1].settings["lying"]
+    assert of_all.seen.any(0).all()
+    assert not of_some.seen[:, lying].any()
+    assert np.array_equal(np.delete(of_some.correct, lying, 1), np.delete(of_all.correct, lying, 1))
 
 
 def test_what_decides_nothing_without_adaptation_is_left_at_its_default(cache):

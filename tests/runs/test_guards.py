@@ -12,6 +12,8 @@ import fedctta
 from fedctta.aggregators import aggregators
 from fedctta.engine.rounds import Federation
 from fedctta.errors import UserError
+from fedctta.results.digests import digest
+from fedctta.runs.experiment import Result
 from fedctta.runs.settings import Experiment, expand
 
 SMALL = {"clients": 4, "slots": 2, "batch": 4, "device": "cpu", "stream": "niid", "niid.clusters": 2}
@@ -52,7 +54,6 @@ def same(a, b):
 def test_unsaid_is_none(run):
     plain = run(aggregator="fedctta")
     assert same(plain, run(aggregator="fedctta", robust="none", liars=0, min_batch=4))
-    assert "accuracy_honest" not in plain.summary()
 
 
 def test_honest_clients_pass_the_check_unchanged(run):
@@ -71,8 +72,7 @@ def test_every_aggregator_survives_every_lie_with_clipping(aggregator, lie, run)
     record = run(**values)
     assert np.isfinite(record.entropy).all()
     (liar,) = record.settings["lying"]
-    right, seen = (np.delete(counts, liar, 1).sum() for counts in (record.correct, record.seen))
-    assert record.summary()["accuracy_honest"] == pytest.approx(right / seen)
+    assert not record.seen[:, liar].any()
 
 
 @pytest.mark.parametrize("way", ["cap", "median", "trimmed"])
@@ -113,7 +113,7 @@ def test_a_lie_counts_and_the_liar_keeps_its_model(run):
     honest, alone = run(aggregator="fedavg"), run(aggregator="local")
     lied_to = run(aggregator="fedavg", liars=1, lie="scale")
     (liar,) = lied_to.settings["lying"]
-    assert np.array_equal(lied_to.correct[:, liar], alone.correct[:, liar])
+    assert np.array_equal(lied_to.entropy[:, liar], alone.entropy[:, liar])
     assert not np.array_equal(np.delete(lied_to.entropy, liar, 1), np.delete(honest.entropy, liar, 1))
     weights = lied_to.collaboration[0]
     assert weights[liar, liar] == 1
@@ -129,10 +129,23 @@ def test_a_refused_lie_is_as_if_the_liar_were_not_there(run):
     assert np.allclose(np.delete(others, liar, 1), 1 / 3)
 
 
-def test_honest_accuracy_leaves_the_liars_out(run):
-    record = run(aggregator="fedavg", liars=2)
-    honest = [i for i in range(4) if i not in record.settings["lying"]]
-    assert record.accuracy_honest == record.correct[:, honest].sum() / record.seen[:, honest].sum()
+def test_what_liars_predict_counts_for_nothing(run, tmp_path):
+    """Here two of four clients lie to a server that does not answer: all predict as if nobody lied."""
+    record, plain = (run(aggregator="fedavg", interval=6, predict="before", **liars) for liars in ({"liars": 2}, {}))
+    lying = record.settings["lying"]
+    honest = [i for i in range(4) if i not in lying]
+    for name in ("seen", "correct", "class_seen", "class_right", "class_predicted"):
+        mine, all_ = getattr(record, name), getattr(plain, name)
+        assert not mine[:, lying].any()
+        assert np.array_equal(mine[:, honest], all_[:, honest])
+    assert record.images.tolist() == plain.images.tolist()
+    assert record.calibration[:, 0].sum() == record.seen.sum() == plain.seen.sum() / 2
+    assert [np.isnan(accuracy) for accuracy in record.accuracy_by_client] == [i in lying for i in range(4)]
+    assert sorted(digest(record).split("client")) == [str(i + 1) for i in honest]
+    assert record.present == 4
+    result = Result((record,))
+    assert result.table().rows[0].cells[0].mean == pytest.approx(100 * record.accuracy)
+    assert result.write_report(tmp_path).exists()
 
 
 def test_noise_changes_what_is_sent_and_states_its_budget(run):
@@ -213,11 +226,13 @@ def test_noise_says_who_asks_for_no_signals(run):
         assert run(epsilon=1.0, aggregator=name).settings["privacy"]["epsilon"] == pytest.approx(1.0)
 
 
-def test_small_batches_are_not_shared(run):
-    quiet = run(aggregator="fedavg", min_batch=5)
+def test_small_batches_are_not_shared(run, tiny_module, domains):
+    asked = SMALL | {"batch": [4, 5], "min_batch": 5}
+    quiet, loud = fedctta.run(model=tiny_module, dataset=domains, aggregator="fedavg", baseline=False, **asked)
     assert quiet.bytes_up == quiet.bytes_down == 0
     assert np.array_equal(quiet.correct, run(aggregator="local").correct)
-    assert "batch=4 is below min_batch=5" in quiet.settings["quiet"]
+    why = "batch=4 is below min_batch=5: nobody shares anything"
+    assert (why in quiet.settings["notes"], why in loud.settings["notes"]) == (True, False)
 
 
 @pytest.mark.parametrize(

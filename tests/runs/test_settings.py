@@ -186,6 +186,10 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"aggregator": "local", "interval": 5}, "interval has no effect: nothing is sent"),
         ({"aggregator": "local", "stragglers": 0.5}, "stragglers has no effect: nothing is sent"),
         ({"aggregator": "local", "min_batch": 5}, "min_batch has no effect: nothing is sent"),
+        (
+            {"batch": [2, 4], "aggregator": ["local", "fedavg"], "min_batch": 5},
+            "min_batch=5 is above batch=2, so that nobody would share anything: lower min_batch, raise batch",
+        ),
         ({"adapter": "none", "guard": "reset"}, "guard has no effect: nothing is adapted"),
         ({"adapter": "none", "storage": "bf16"}, "storage has no effect: nothing is adapted"),
         ({"storage": "half"}, "unknown value for storage 'half'"),

@@ -64,18 +64,18 @@ def test_churn_joins_leaves_and_returns():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "told"),
+    ("schedule", "values", "told"),
     [
-        (Arrivals(stay=0), "arrivals.stay=0 must be at least 1"),
-        (Arrivals(every=0), "arrivals.every=0 must be at least 1"),
-        (Arrivals(visits=0), "arrivals.visits=0 must be at least 1"),
-        (Churn(join=1.5), "churn.join=1.5 must lie between 0 and 1"),
-        (Churn(leave=-1), "churn.leave=-1 must lie between 0 and 1"),
+        (Arrivals, {"stay": 0}, "arrivals.stay=0 must be at least 1"),
+        (Arrivals, {"every": 0}, "arrivals.every=0 must be at least 1"),
+        (Arrivals, {"visits": 0}, "arrivals.visits=0 must be at least 1"),
+        (Churn, {"join": 1.5}, "churn.join=1.5 must lie between 0 and 1"),
+        (Churn, {"leave": -1}, "churn.leave=-1 must lie between 0 and 1"),
     ],
 )
-def test_what_cannot_be_is_told(schedule, told):
+def test_what_cannot_be_is_told(schedule, values, told):
     with pytest.raises(UserError, match=told):
-        schedule.plan(3, NAMES, slots=2)
+        schedule(**values)
 
 
 def test_nobody_ever_there_is_told(domains):

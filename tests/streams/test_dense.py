@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedctta.data.mask_layouts import IGNORE
 from fedctta.data.masked import MaskedDomains
 from fedctta.errors import UserError
 from fedctta.sampling.plain import Overlap
@@ -58,6 +59,15 @@ def test_pixels_are_counted_by_class_and_ignored_ones_not_at_all(stream):
     assert counts.dtype == np.int64
     np.testing.assert_array_equal(counts, expected)
     assert counts.sum() == len(stream) * 2 * 3 * (SIDE - 1) * SIDE
+
+
+def test_pixels_of_clients_left_out_count_for_nothing(stream):
+    fewer = stream.without([1])
+    assert not fewer.class_counts()[:, 1].any()
+    np.testing.assert_array_equal(fewer.class_counts()[:, 0], stream.class_counts()[:, 0])
+    for t in range(len(stream)):
+        assert (fewer.slot(t).labels[1] == IGNORE).all()
+        np.testing.assert_array_equal(fewer.slot(t).labels[0], stream.slot(t).labels[0])
 
 
 def test_the_last_meeting_of_every_domain(stream):

@@ -15,7 +15,7 @@ from fedctta.adapters.common.needs import Need, meets, refusal
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
-from fedctta.registry import Registry
+from fedctta.registry import Registry, check_ranges
 
 
 class Adapter:
@@ -40,6 +40,10 @@ class Adapter:
     waits: ClassVar[bool] = True  # False: predicts in its adapting pass; a download counts from the next batch on
     reviews: ClassVar[bool] = False  # True: looks at some batches once more (see `is_due`, `review`)
     learns: ClassVar[str] = ""  # what `fedctta pretrain` learns beforehand, and the parameter that names its file
+
+    def __post_init__(self) -> None:
+        """Refuse parameters outside the ranges that their types tell."""
+        check_ranges(self)
 
     def init(self, network: Network) -> Client:
         """Return a client before its first batch, made from the source model."""

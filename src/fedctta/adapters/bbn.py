@@ -37,7 +37,7 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network, Output, Tensors
 from fedctta.core.randomness import advance
 from fedctta.core.tensors import choose, masked_mean, named, only, under
-from fedctta.errors import UserError
+from fedctta.ranges import NotNegative, PositiveShare, Share
 
 FEW_CLASSES = {"eta": 0.01, "gamma": 0.0, "threshold": 0.05}
 MANY_CLASSES = {"eta": 0.05, "gamma": 0.1, "threshold": 0.2}
@@ -50,24 +50,13 @@ class BalancedNorm(Adapter):
     name: ClassVar[str] = "bbn"
     pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
-    lr: float = 1e-3
-    eta: float | None = None
-    gamma: float | None = None
-    threshold: float | None = None  # of ln K
-    consistency: float = 0.5
+    lr: NotNegative = 1e-3
+    eta: PositiveShare | None = None
+    gamma: Share | None = None
+    threshold: Share | None = None  # of ln K
+    consistency: NotNegative = 0.5
     augment_teacher: bool = False
     variant: Literal["paper", "code"] = "paper"
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "consistency"):
-            if getattr(self, name) < 0:
-                raise UserError(f"bbn.{name}={getattr(self, name)} must not be negative")
-        if self.eta is not None and not 0 < self.eta <= 1:
-            raise UserError(f"bbn.eta={self.eta} must lie above 0 and up to 1")
-        for name in ("gamma", "threshold"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise UserError(f"bbn.{name}={value} must lie between 0 and 1")
 
     def init(self, network: Network) -> Client:
         """Own scales, shifts and statistics; Adam's memory and the statistics of classes are private."""

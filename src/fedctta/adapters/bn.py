@@ -22,6 +22,7 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.core.norms import refreshed
 from fedctta.errors import UserError
+from fedctta.ranges import PositiveShare
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,7 @@ class BatchStatistics(Adapter):
     short: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("batchnorm",)
     single_images: ClassVar[bool] = False
-    momentum: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.momentum <= 1:
-            raise UserError(f"bn.momentum={self.momentum} must lie above 0 and up to 1")
+    momentum: PositiveShare = 1.0
 
     @property
     def measures(self) -> bool:

@@ -45,7 +45,7 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import refreshed
 from fedctta.core.tensors import named, only, under
-from fedctta.errors import UserError
+from fedctta.ranges import Count, NotNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,14 @@ class BPA(Adapter):
     name: ClassVar[str] = "bpa"
     needs: ClassVar[tuple[Need, ...]] = ("affine",)
     single_images: ClassVar[bool] = False
-    lr: float = 1e-3
-    steps: int = 1
-    sigma: float = 0.03
+    lr: NotNegative = 1e-3
+    steps: Count = 1
+    sigma: Positive = 0.03
     precision: Literal["high", "low"] = "high"
     loss: Literal["entropy", "infomax", "pseudo", "slr"] = "entropy"
     trains: Literal["norm", "all"] = "norm"
     start: Literal["received", "own"] = "received"
     predict_with: Literal["adapted", "received"] = "adapted"
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"bpa.lr={self.lr} must not be negative")
-        if self.steps < 1:
-            raise UserError(f"bpa.steps={self.steps} must be at least 1")
-        if self.sigma <= 0:
-            raise UserError(f"bpa.sigma={self.sigma} must be above 0 (the larger, the looser the prior)")
 
     def init(self, network: Network) -> Client:
         """Own what is trained; the prior, the model last adapted and Adam's moments are private."""

@@ -55,6 +55,7 @@ from fedctta.core.outputs import count_rows
 from fedctta.core.randomness import fork, name_of, normal, numbered, uniform
 from fedctta.core.tensors import choose, lay_out, named, only, take_apart, under
 from fedctta.errors import UserError
+from fedctta.ranges import Count, CountOrZero, NotNegative, Positive, Share
 
 SCALE_DECAY = 0.01  # AdamW's default
 MOMENTUM = 0.9
@@ -71,37 +72,23 @@ class CoLA(Adapter):
     single_images: ClassVar[bool] = False
     without_images: ClassVar[str] = "base=eta"
     role: Literal["principal", "follower", "mixed"] = "principal"
-    followers: float = 0.5
+    followers: Share = 0.5
     base: Literal["tent", "eta", "eata", "sar"] = "tent"
-    vectors: int = 32
-    lr: float = 1e-3
-    decay: float = 0.0
-    alpha_lr: float = 0.1
-    alpha_decay: float = 0.1
-    margin: float = 0.01  # w_m of Eq. 8
-    threshold: float = 0.1
-    least: int = 2
-    every: int = 0
-    keep: float = 0.8
-    temperature: float = 5.0
-    spread: float = 1.0
+    vectors: Count = 32
+    lr: NotNegative = 1e-3
+    decay: NotNegative = 0.0
+    alpha_lr: NotNegative = 0.1
+    alpha_decay: NotNegative = 0.1
+    margin: Positive = 0.01  # w_m of Eq. 8
+    threshold: NotNegative = 0.1
+    least: Count = 2
+    every: CountOrZero = 0
+    keep: Share = 0.8
+    temperature: Positive = 5.0
+    spread: NotNegative = 1.0
     offer: bool = True
     statistics: Literal["batch", "source", "moving"] = "batch"
-    momentum: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "decay", "alpha_lr", "alpha_decay", "threshold", "every", "spread"):
-            if getattr(self, name) < 0:
-                raise UserError(f"cola.{name}={getattr(self, name)} must not be negative")
-        for name in ("vectors", "least"):
-            if getattr(self, name) < 1:
-                raise UserError(f"cola.{name}={getattr(self, name)} must be at least 1")
-        for name in ("margin", "temperature"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"cola.{name}={getattr(self, name)} must be above 0")
-        for name in ("followers", "keep", "momentum"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"cola.{name}={getattr(self, name)} must lie between 0 and 1")
+    momentum: Share = 0.1
 
     def init(self, network: Network) -> Client:
         """Own scales and shifts; vectors, their features and alpha are private."""

@@ -36,7 +36,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import refreshed
 from fedctta.core.randomness import advance, fork, fork_all, uniform
 from fedctta.core.tensors import named, towards, under
-from fedctta.errors import UserError
+from fedctta.ranges import Count, NotNegative, Share
 
 # Images of one client at once, all views together: enough to keep a machine busy, few enough for its memory.
 CPU_IMAGES, CUDA_IMAGES = 100, 160
@@ -50,20 +50,11 @@ class CoTTA(Adapter):
     pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images",)
     single_images: ClassVar[bool] = False
-    lr: float = 1e-3
-    confidence: float = 0.92  # of the source model, below which views are averaged
-    views: int = 32
-    momentum: float = 0.999
-    restore: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"cotta.lr={self.lr} must not be negative")
-        for name in ("confidence", "momentum", "restore"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"cotta.{name}={getattr(self, name)} must lie between 0 and 1")
-        if self.views < 1:
-            raise UserError(f"cotta.views={self.views} must be at least 1 (cotta.confidence=0 does without views)")
+    lr: NotNegative = 1e-3
+    confidence: Share = 0.92  # of the source model, below which views are averaged
+    views: Count = 32
+    momentum: Share = 0.999
+    restore: Share = 0.01
 
     def init(self, network: Network) -> Client:
         """Own the teacher's parameters; the student, its moments and the key are private."""

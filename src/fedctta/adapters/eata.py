@@ -33,7 +33,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, refreshed
 from fedctta.core.outputs import Inputs, split_rows
 from fedctta.core.tensors import choose, masked_mean, named, only, under
-from fedctta.errors import UserError
+from fedctta.ranges import Count, CountOrZero, NotNegative
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,11 @@ class EATA(AffineAdapter):
     name: ClassVar[str] = "eata"
     without_images: ClassVar[str] = "fisher=0"
     needs: ClassVar[tuple[Need, ...]] = ("affine", "features")
-    lr: float = 1e-3
-    threshold: float = 0.4  # of ln K
-    margin: float = 0.4
-    fisher: float = 1.0
-    images: int = 2000
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "threshold", "margin", "fisher", "images"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{self.name}.{name}={getattr(self, name)} must not be negative")
+    lr: NotNegative = 1e-3
+    threshold: NotNegative = 0.4  # of ln K
+    margin: NotNegative = 0.4
+    fisher: NotNegative = 1.0
+    images: CountOrZero = 2000
 
     def notes(self, network: Network) -> Tensors:
         """Return the mean prediction so far and whether there is one."""
@@ -114,7 +109,7 @@ class ETA(EATA):
     """Minimise the entropy of reliable, non-redundant images (EATA without its anchor)."""
 
     name: ClassVar[str] = "eta"
-    fisher: float = 0.0
+    fisher: NotNegative = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,13 +117,8 @@ class RDumb(EATA):
     """ETA that restarts from the source model after a fixed number of batches."""
 
     name: ClassVar[str] = "rdumb"
-    fisher: float = 0.0
-    every: int = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.every < 1:
-            raise UserError(f"rdumb.every={self.every} must be at least 1")
+    fisher: NotNegative = 0.0
+    every: Count = 1000
 
     def init(self, network: Network) -> Client:
         """Count batches too."""

@@ -30,6 +30,7 @@ from fedctta.core.norms import training
 from fedctta.core.randomness import advance, fork
 from fedctta.core.tensors import only
 from fedctta.errors import UserError, either
+from fedctta.ranges import Count, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,10 @@ class FedICON(Adapter):
     pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     single_images: ClassVar[bool] = False
-    lr: float = 1e-3
-    steps: int = 3
-    tau: float = 0.5
-    momentum: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"fedicon.lr={self.lr} must not be negative")
-        if self.steps < 1:
-            raise UserError(f"fedicon.steps={self.steps} must be at least 1")
-        if self.tau <= 0:
-            raise UserError(f"fedicon.tau={self.tau} must be above 0")
-        if not 0 <= self.momentum <= 1:
-            raise UserError(f"fedicon.momentum={self.momentum} must lie between 0 and 1")
+    lr: NotNegative = 1e-3
+    steps: Count = 3
+    tau: Positive = 0.5
+    momentum: Share = 0.1
 
     def init(self, network: Network) -> Client:
         """Own everything but the classifier; the key is private."""

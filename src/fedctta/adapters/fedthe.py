@@ -42,6 +42,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.randomness import advance, fork
 from fedctta.core.tensors import choose, named, under
 from fedctta.errors import UserError
+from fedctta.ranges import Count, CountOrZero, NotNegative, Share
 
 SOURCE_BATCH = 200
 
@@ -55,27 +56,16 @@ class FedTHE(Adapter):
     learns: ClassVar[str] = "heads"
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     heads: str = "none"  # auto, or a path: trained heads
-    steps: int = 20
-    lr: float = 0.1
-    alpha: float = 0.1
-    beta: float = 0.1
-    plus: int = 3
-    plus_lr: float = 5e-4
-    views: int = 16
-    tune: int = 10  # of the personal head of heads=none, a batch
-    tune_lr: float = 1e-5
-    images: int = 2000
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "lr", "plus", "plus_lr", "tune", "tune_lr"):
-            if getattr(self, name) < 0:
-                raise UserError(f"fedthe.{name}={getattr(self, name)} must not be negative")
-        for name in ("views", "images"):
-            if getattr(self, name) < 1:
-                raise UserError(f"fedthe.{name}={getattr(self, name)} must be at least 1")
-        for name in ("alpha", "beta"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"fedthe.{name}={getattr(self, name)} must lie between 0 and 1")
+    steps: CountOrZero = 20
+    lr: NotNegative = 0.1
+    alpha: Share = 0.1
+    beta: Share = 0.1
+    plus: CountOrZero = 3
+    plus_lr: NotNegative = 5e-4
+    views: Count = 16
+    tune: CountOrZero = 10  # of the personal head of heads=none, a batch
+    tune_lr: NotNegative = 1e-5
+    images: Count = 2000
 
     def init(self, network: Network) -> Client:
         """Own nothing; heads, mean features, the moving average and the key are private."""

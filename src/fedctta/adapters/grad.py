@@ -32,6 +32,7 @@ from fedctta.core.network import Network, Output, Tensors
 from fedctta.core.norms import training
 from fedctta.core.tensors import named, only, under
 from fedctta.errors import UserError
+from fedctta.ranges import CountOrZero, NotNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,15 @@ class EntropyGradient(Adapter):
 
     name: ClassVar[str] = "grad"
     single_images: ClassVar[bool] = False
-    lr: float = 1e-5
+    lr: NotNegative = 1e-5
     momentum: float = 0.1
     variant: Literal["paper", "code"] = "paper"
-    prox: float = 0.0
-    moon: float = 0.0
-    moon_tau: float = 0.5
-    distil: float = 0.0
-    distil_tau: float = 1.0
-    finetune: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "prox", "moon", "distil", "finetune"):
-            if getattr(self, name) < 0:
-                raise UserError(f"grad.{name}={getattr(self, name)} must not be negative")
-        for name in ("moon_tau", "distil_tau"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"grad.{name}={getattr(self, name)} must be above 0")
+    prox: NotNegative = 0.0
+    moon: NotNegative = 0.0
+    moon_tau: Positive = 0.5
+    distil: NotNegative = 0.0
+    distil_tau: Positive = 1.0
+    finetune: CountOrZero = 0
 
     def init(self, network: Network) -> Client:
         """Own every parameter and statistic; Adam's moments and models to compare with stay private."""

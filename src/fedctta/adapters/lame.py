@@ -21,7 +21,7 @@ from fedctta.adapters import Adapter
 from fedctta.adapters.common.needs import Need
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
-from fedctta.errors import UserError
+from fedctta.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,8 @@ class LAME(Adapter):
     short: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     calibrated: ClassVar[bool] = False
-    neighbours: int = 5
-    iterations: int = 100
-
-    def __post_init__(self) -> None:
-        for name in ("neighbours", "iterations"):
-            if getattr(self, name) < 1:
-                raise UserError(f"lame.{name}={getattr(self, name)} must be at least 1")
+    neighbours: Count = 5
+    iterations: Count = 100
 
     def init(self, network: Network) -> Client:
         """Own nothing."""

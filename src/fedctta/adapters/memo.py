@@ -29,8 +29,8 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, Statistics, refreshed
 from fedctta.core.randomness import advance, fork, uniform
-from fedctta.errors import UserError
 from fedctta.models.augmix import draw_by_key, mixture, warp
+from fedctta.ranges import Count, NotNegative, Share
 
 SEVERITY = 1.0  # of AugMix's operations
 IMAGES_AT_ONCE = 4  # of one client, each with its views, their gradients and a model of its own
@@ -43,17 +43,9 @@ class MEMO(Adapter):
     name: ClassVar[str] = "memo"
     pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images",)
-    lr: float = 0.005
-    views: int = 32
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"memo.lr={self.lr} must not be negative")
-        if self.views < 1:
-            raise UserError(f"memo.views={self.views} must be at least 1")
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"memo.alpha={self.alpha} must lie between 0 and 1")
+    lr: NotNegative = 0.005
+    views: Count = 32
+    alpha: Share = 0.1
 
     def init(self, network: Network) -> Client:
         """Own nothing; the key is private."""

@@ -23,7 +23,7 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network, Output
 from fedctta.core.norms import refreshed, training
 from fedctta.core.outputs import count_rows
-from fedctta.errors import UserError
+from fedctta.ranges import CountOrZero, PositiveShare, Share
 
 
 class StatisticsAdapter(Adapter):
@@ -42,14 +42,8 @@ class NormAlpha(StatisticsAdapter):
 
     name: ClassVar[str] = "norm-alpha"
     short: ClassVar[bool] = True
-    alpha: float = 0.1
-    prior: int = 0  # above 0: alpha = B / (B + prior), the source worth as many images as `prior`
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"norm-alpha.alpha={self.alpha} must lie between 0 and 1")
-        if self.prior < 0:
-            raise UserError(f"norm-alpha.prior={self.prior} must not be negative")
+    alpha: Share = 0.1
+    prior: CountOrZero = 0  # above 0: alpha = B / (B + prior), the source worth as many images as `prior`
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Start from the source model, not from the client's."""
@@ -79,11 +73,7 @@ class NormEMA(StatisticsAdapter):
 
     name: ClassVar[str] = "norm-ema"
     short: ClassVar[bool] = True
-    momentum: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.momentum <= 1:
-            raise UserError(f"norm-ema.momentum={self.momentum} must lie above 0 and up to 1")
+    momentum: PositiveShare = 0.1
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Move the average by one batch."""
@@ -95,14 +85,9 @@ class DUA(StatisticsAdapter):
     """Carry a running average of BatchNorm statistics along, with a momentum that fades to a floor."""
 
     name: ClassVar[str] = "dua"
-    decay: float = 0.94
-    start: float = 0.1
-    floor: float = 0.005
-
-    def __post_init__(self) -> None:
-        for name in ("decay", "start", "floor"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"dua.{name}={getattr(self, name)} must lie between 0 and 1")
+    decay: Share = 0.94
+    start: Share = 0.1
+    floor: Share = 0.005
 
     def init(self, network: Network) -> Client:
         """Own the statistics; the momentum is private."""

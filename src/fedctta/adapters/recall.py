@@ -43,17 +43,11 @@ from fedctta.core.lone import is_lone
 from fedctta.core.network import Network, Tensors
 from fedctta.core.tensors import constant, may_hold, mirror
 from fedctta.errors import UserError
-from fedctta.registry import check_limits
+from fedctta.ranges import AtLeastOne, Count, NotNegative, Share
 
 PICTURES = 4  # axes of a batch of pictures
 GAP = 3  # batches from one comparison to the next
 NEARLY = 0.9  # of the largest weight: what a batch that may be of two domains must have, to measure
-LIMITS = {
-    **{"domains": (1, None), "hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "prior": (0, None)},
-    **{"start": (0, 1), "tie": (0, None), "largest": (0, 1), "review_rate": (0, None), "mirror": (0, 1)},
-    **{"soon": (0, None), "survey": (0, 1), "enough": (0, None), "poor": (0, None)},
-    **{"half_life": (1, None), "lr": (0, None)},
-}
 
 
 @dataclass(frozen=True)
@@ -66,34 +60,33 @@ class Recall(Adapter):
     looks: ClassVar[bool] = True
     waits: ClassVar[bool] = False
     reviews: ClassVar[bool] = True
-    domains: int = 32  # in the book
-    hazard: float = 0.1  # of a shift before a batch of 10
-    tolerance: float = 0.01
-    strange: float = 5.0
-    prior: float = 4.0  # images that the source is worth
-    start: float = 0.5  # weight of a domain on which nothing was scored
-    tie: float = 0.02
-    largest: float = 0.9  # weight; passes with it measure a domain
-    review_rate: float = 16.0
-    soon: float = 100.0  # images of a domain that are measured at once, whatever its weight
-    survey: float = 0.1  # of a domain's images: how many more are measured, up to `enough`
-    enough: float = 1_000.0
-    poor: float = 50.0  # measured images with which a score counts half
-    mirror: float = 1.0  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
-    half_life: float = 20_000.0  # of sums, in images
+    domains: Count = 32  # in the book
+    hazard: Share = 0.1  # of a shift before a batch of 10
+    tolerance: NotNegative = 0.01
+    strange: AtLeastOne = 5.0
+    prior: NotNegative = 4.0  # images that the source is worth
+    start: Share = 0.5  # weight of a domain on which nothing was scored
+    tie: NotNegative = 0.02
+    largest: Share = 0.9  # weight; passes with it measure a domain
+    review_rate: NotNegative = 16.0
+    soon: NotNegative = 100.0  # images of a domain that are measured at once, whatever its weight
+    survey: Share = 0.1  # of a domain's images: how many more are measured, up to `enough`
+    enough: NotNegative = 1_000.0
+    poor: NotNegative = 50.0  # measured images with which a score counts half
+    mirror: Share = 1.0  # how much it counts, when weights are compared, that mirrored images are predicted otherwise
+    half_life: AtLeastOne = 20_000.0  # of sums, in images
     inner: Inner = "none"
     trains: Literal["scales", "all"] = "scales"  # of the model, what the inner method trains in every domain
-    lr: float = 1e-4  # of what the inner method learns
+    lr: NotNegative = 1e-4  # of what the inner method learns
 
     def __post_init__(self) -> None:
-        check_limits(self, LIMITS)
+        super().__post_init__()
         if self.start > self.largest:
             raise UserError(f"recall.start={self.start} must be at most recall.largest={self.largest}")
         if self.inner == "none" and self.lr != type(self).lr:
             raise UserError(
                 f"recall.lr={self.lr} has no effect with recall.inner=none: drop it, or use an inner method"
             )
-
         if self.trains == "all" and self.inner not in WHOLE:
             raise UserError(f"recall.trains=all needs recall.inner={' or '.join(WHOLE)}, not {self.inner}")
 

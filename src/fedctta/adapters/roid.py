@@ -31,7 +31,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import refreshed, weighted
 from fedctta.core.randomness import advance
 from fedctta.core.tensors import towards
-from fedctta.errors import UserError
+from fedctta.ranges import NotNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,10 @@ class ROID(AffineAdapter):
     pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "affine", "features")
     calibrated: ClassVar[bool] = False
-    lr: float = 1e-3
-    temperature: float = 1 / 3
-    momentum: float = 0.99  # the rest is the source's share
-    momentum_mean: float = 0.9
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"roid.lr={self.lr} must not be negative")
-        if self.temperature <= 0:
-            raise UserError(f"roid.temperature={self.temperature} must be above 0")
-        for name in ("momentum", "momentum_mean"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"roid.{name}={getattr(self, name)} must lie between 0 and 1")
+    lr: NotNegative = 1e-3
+    temperature: Positive = 1 / 3
+    momentum: Share = 0.99  # the rest is the source's share
+    momentum_mean: Share = 0.9
 
     def init(self, network: Network) -> Client:
         """Remember, privately, the mean prediction, uniform at first."""

@@ -34,6 +34,7 @@ from fedctta.core.norms import NormRule, Statistics, batch_statistics, blend
 from fedctta.core.randomness import advance, fork
 from fedctta.core.tensors import choose, masked_mean, named, only, towards, under
 from fedctta.errors import UserError
+from fedctta.ranges import Count, NotNegative, Share
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,11 @@ class RoTTA(Adapter):
     name: ClassVar[str] = "rotta"
     pictures: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
-    lr: float = 1e-3
-    alpha: float = 0.05
-    nu: float = 0.001
-    places: int = 64
-    side: int = 32  # of the images, which the memory makes room for before it sees one
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"rotta.lr={self.lr} must not be negative")
-        for name in ("alpha", "nu"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"rotta.{name}={getattr(self, name)} must lie between 0 and 1")
-        for name in ("places", "side"):
-            if getattr(self, name) < 1:
-                raise UserError(f"rotta.{name}={getattr(self, name)} must be at least 1")
+    lr: NotNegative = 1e-3
+    alpha: Share = 0.05
+    nu: Share = 0.001
+    places: Count = 64
+    side: Count = 32  # of the images, which the memory makes room for before it sees one
 
     def init(self, network: Network) -> Client:
         """Own the teacher; the student, its optimiser, the memory and the number of images seen are private."""

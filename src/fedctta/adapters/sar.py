@@ -34,6 +34,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, refreshed
 from fedctta.core.tensors import choose, masked_mean, only
 from fedctta.errors import UserError
+from fedctta.ranges import NotNegative
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,11 @@ class SAR(AffineAdapter):
     """Minimise the entropy of reliable images where it is flat (SAM); recover from collapse."""
 
     name: ClassVar[str] = "sar"
-    lr: float = 1e-3
-    threshold: float = 0.4  # of ln K
-    rho: float = 0.05
-    recover: float = 0.2
+    lr: NotNegative = 1e-3
+    threshold: NotNegative = 0.4  # of ln K
+    rho: NotNegative = 0.05
+    recover: NotNegative = 0.2
     skip: str = "auto"  # none, or a part of names
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "threshold", "rho", "recover"):
-            if getattr(self, name) < 0:
-                raise UserError(f"sar.{name}={getattr(self, name)} must not be negative")
 
     def init(self, network: Network) -> Client:
         """Own scales and shifts; velocity and the running entropy stay private."""

@@ -23,7 +23,7 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import training
 from fedctta.core.tensors import only
-from fedctta.errors import UserError
+from fedctta.ranges import NotNegative, Share
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,8 @@ class SHOT(Adapter):
     name: ClassVar[str] = "shot"
     needs: ClassVar[tuple[Need, ...]] = ("features",)
     single_images: ClassVar[bool] = False
-    lr: float = 1e-5
-    momentum: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"shot.lr={self.lr} must not be negative")
-        if not 0 <= self.momentum <= 1:
-            raise UserError(f"shot.momentum={self.momentum} must lie between 0 and 1")
+    lr: NotNegative = 1e-5
+    momentum: Share = 0.1
 
     def init(self, network: Network) -> Client:
         """Own everything but the classifier."""

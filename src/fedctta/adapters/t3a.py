@@ -22,7 +22,7 @@ from fedctta.adapters.common.losses import entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
-from fedctta.errors import UserError
+from fedctta.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,7 @@ class T3A(Adapter):
     name: ClassVar[str] = "t3a"
     needs: ClassVar[tuple[Need, ...]] = ("images", "features")
     calibrated: ClassVar[bool] = False
-    supports: int = 20
-
-    def __post_init__(self) -> None:
-        if self.supports < 1:
-            raise UserError(f"t3a.supports={self.supports} must be at least 1")
+    supports: Count = 20
 
     def init(self, network: Network) -> Client:
         """Own the classifier; supports and their entropies are private (an empty place has infinite entropy)."""

@@ -23,6 +23,7 @@ from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, refreshed
 from fedctta.core.tensors import only
 from fedctta.errors import UserError, either
+from fedctta.ranges import NotNegative
 
 
 class Slope(NamedTuple):
@@ -85,11 +86,7 @@ class Tent(AffineAdapter):
     """Minimise entropy by normalisation scales and shifts (Adam, batch statistics)."""
 
     name: ClassVar[str] = "tent"
-    lr: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise UserError(f"tent.lr={self.lr} must not be negative")
+    lr: NotNegative = 1e-3
 
     def adapt(self, network: Network, client: Client, x: Tensor) -> Client:
         """Take one step down the entropy."""

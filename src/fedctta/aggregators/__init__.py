@@ -22,7 +22,7 @@ from fedctta.core.memory_layout import row_by_row
 from fedctta.core.network import Network, Tensors
 from fedctta.core.tensors import constant
 from fedctta.errors import UserError, either
-from fedctta.registry import Registry
+from fedctta.registry import Registry, check_ranges
 
 # W[N, N], the same with few weights per row, or the same via groups
 Weights = Tensor | Neighbours | Groups
@@ -76,6 +76,10 @@ class Aggregator:
     upper_bound: ClassVar[bool] = False  # True: gets the true domains; for comparison, not a method
     guarded: ClassVar[str] = ""  # the parameter with which it clips uploads by itself; without one, `robust` does
     partner: ClassVar[str] = ""  # the only adapter whose clients have what it collects; without one, any
+
+    def __post_init__(self) -> None:
+        """Refuse parameters outside the ranges that their types tell."""
+        check_ranges(self)
 
     def require_partner(self, adapter: str, own: Tensors) -> None:
         """Raise a UserError if this server has nothing to collect from clients with this adapter, who own these."""

@@ -36,6 +36,7 @@ from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.common.vectors import cosines, for_active, gram, owns_weights
 from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
+from fedctta.ranges import NotNegative
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,14 @@ class CFL(Aggregator):
 
     name: ClassVar[str] = "cfl"
     title: ClassVar[str] = "CFL"
-    eps1: float = 0.4
-    eps2: float = 1.6
+    eps1: NotNegative = 0.4
+    eps2: NotNegative = 1.6
     variant: Literal["paper", "code"] = "paper"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eps1 <= self.eps2:
-            raise UserError(f"cfl.eps1={self.eps1} must lie between 0 and cfl.eps2={self.eps2}")
+        super().__post_init__()
+        if self.eps1 > self.eps2:
+            raise UserError(f"cfl.eps1={self.eps1} must be at most cfl.eps2={self.eps2}")
 
     def check(self, network: Network, own: Tensors) -> None:
         """There must be something that the published code averages."""

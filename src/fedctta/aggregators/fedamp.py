@@ -37,7 +37,7 @@ from fedctta.aggregators.common.vectors import (
 )
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.errors import UserError
+from fedctta.ranges import Positive, PositiveShare, Share
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,11 @@ class FedAMP(Aggregator):
 
     name: ClassVar[str] = "fedamp"
     title: ClassVar[str] = "FedAMP"
-    alpha: float = 1.0
-    sigma: float = 1.0
+    alpha: PositiveShare = 1.0
+    sigma: Positive = 1.0
     variant: Literal["paper", "code"] = "paper"
-    self_weight: float = 0.3
+    self_weight: Share = 0.3
     receivers: Receivers = "all"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
-            raise UserError(f"fedamp.alpha={self.alpha} must lie above 0 and up to 1")
-        if self.sigma <= 0:
-            raise UserError(f"fedamp.sigma={self.sigma} must be above 0")
-        if not 0 <= self.self_weight <= 1:
-            raise UserError(f"fedamp.self_weight={self.self_weight} must lie between 0 and 1")
 
     def check(self, network: Network, own: Tensors) -> None:
         """The published form needs features where clients own weights."""

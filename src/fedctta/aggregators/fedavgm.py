@@ -30,7 +30,7 @@ from fedctta.aggregators.common.server_model import ServerModel
 from fedctta.aggregators.common.vectors import average_all, counted
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import each_element, named
-from fedctta.errors import UserError
+from fedctta.ranges import CountOrZero, ShareBelowOne
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,9 @@ class FedAvgM(ServerModel):
 
     name: ClassVar[str] = "fedavgm"
     title: ClassVar[str] = "FedAvgM"
-    momentum: float = 0.9
+    momentum: ShareBelowOne = 0.9
     variant: Literal["paper", "code"] = "paper"
-    restart: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"fedavgm.momentum={self.momentum} must be at least 0 and below 1")
-        if self.restart < 0:
-            raise UserError(f"fedavgm.restart={self.restart} must not be negative")
+    restart: CountOrZero = 0
 
     def init(self, server: Server) -> Tensors:
         """Count rounds; the model and its momentum join when it is known what clients own."""

@@ -51,6 +51,7 @@ from fedctta.core.network import Network, Output, Tensors
 from fedctta.core.norms import NormRule, refreshed, stored
 from fedctta.core.randomness import fork, keys, numbered, uniform
 from fedctta.errors import UserError
+from fedctta.ranges import Count, CountOrZero, Positive, ShareBelowOne
 
 # How many noise images go through a model at once: on a CPU as many as stay in its cache; elsewhere it bounds memory.
 CPU_IMAGES, CUDA_IMAGES = 400, 16_000
@@ -70,29 +71,22 @@ class FedCTTA(Aggregator):
     variant: Literal["paper", "code"] = "paper"
     compare: Literal["logits", "probabilities", "features"] = "logits"
     metric: Literal["euclid", "kl", "ce", "cosine"] = "euclid"
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     probe: Literal["noise", "images", "batch"] = "noise"
-    samples: int | None = None  # None: the variant's; so are the next two
+    samples: Count | None = None  # None: the variant's; so are the next two
     redraw: Literal["never", "round", "client"] | None = None
     statistics: Literal["adapted", "received"] | None = None
-    ema: float = 0.9
+    ema: ShareBelowOne = 0.9
     squash: bool = False
-    neighbours: int = 0  # 0: all clients
+    neighbours: CountOrZero = 0  # 0: all clients
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError(f"fedctta.temperature={self.temperature} must be above 0")
-        if self.samples is not None and self.samples < 1:
-            raise UserError(f"fedctta.samples={self.samples} must be at least 1")
+        super().__post_init__()
         if self.redraw is not None and self.probe != "noise":
             raise UserError(f"fedctta.redraw has no effect with fedctta.probe={self.probe}: leave it out")
         for name in ("samples", "statistics"):
             if getattr(self, name) is not None and self.probe == "batch":
                 raise UserError(f"fedctta.{name} has no effect with fedctta.probe=batch: leave it out")
-        if not 0 <= self.ema < 1:
-            raise UserError(f"fedctta.ema={self.ema} must be at least 0 and below 1")
-        if self.neighbours < 0:
-            raise UserError(f"fedctta.neighbours={self.neighbours} must be at least 1, or 0 for everybody")
 
     @property
     def count(self) -> int:

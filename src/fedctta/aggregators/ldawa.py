@@ -32,7 +32,7 @@ from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
 from fedctta.aggregators.common.vectors import counted, for_active
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import constant
-from fedctta.errors import UserError
+from fedctta.ranges import CountOrZero
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,7 @@ class LDAWA(Aggregator):
     name: ClassVar[str] = "ldawa"
     title: ClassVar[str] = "L-DAWA"
     variant: Literal["paper", "code"] = "paper"
-    restart: int = 0
-
-    def __post_init__(self) -> None:
-        if self.restart < 0:
-            raise UserError(f"ldawa.restart={self.restart} must not be negative")
+    restart: CountOrZero = 0
 
     def collaborate(self, server: Server, uploads: Uploads, memory: Tensors) -> tuple[Mixing, Tensors]:
         """One W for every tensor, its rows all alike; remember the global model, and what `step` scales by."""

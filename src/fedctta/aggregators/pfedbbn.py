@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fedctta.aggregators import Aggregator, Server, Uploads
 from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
+from fedctta.ranges import Positive
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,7 @@ class PFedBBN(Aggregator):
 
     name: ClassVar[str] = "pfedbbn"
     title: ClassVar[str] = "pFedBBN"
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise UserError(f"pfedbbn.temperature={self.temperature} must be above 0")
+    temperature: Positive = 1.0
 
     def check(self, network: Network, own: Tensors) -> None:
         """There must be statistics to compare."""

@@ -35,7 +35,7 @@ from fedctta.aggregators.common.vectors import (
 )
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.errors import UserError
+from fedctta.ranges import Positive
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,10 @@ class PFedGraph(Aggregator):
 
     name: ClassVar[str] = "pfedgraph"
     title: ClassVar[str] = "pFedGraph"
-    lam: float = 0.8
+    lam: Positive = 0.8
     snap: bool = True
     variant: Literal["paper", "code"] = "paper"
     receivers: Receivers = "all"
-
-    def __post_init__(self) -> None:
-        if self.lam <= 0:
-            raise UserError(f"pfedgraph.lam={self.lam} must be above 0")
 
     def check(self, network: Network, own: Tensors) -> None:
         """The published form needs features where clients own weights."""

@@ -39,20 +39,8 @@ from fedctta.books.rows import Layout, layout_of
 from fedctta.books.versions import leave_out, list_versions, put_back
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.registry import check_limits
+from fedctta.ranges import AtLeastOne, Count, NotNegative, Share
 
-LIMITS = {
-    **{
-        "domains": (1, None),
-        "parts": (1, None),
-        "clip": (0, None),
-        "most": (1, None),
-        "few": (0, None),
-        "half_life": (1, None),
-        "alone": (1, None),
-    },
-    **{"hazard": (0, 1), "tolerance": (0, None), "strange": (1, None), "min_images": (1, None)},
-}
 HANDED = ("book", "heading", "place", "asked", "received")
 
 
@@ -65,20 +53,17 @@ class Recall(Aggregator):
     cumulative: ClassVar[bool] = True
     guarded: ClassVar[str] = "clip"
     partner: ClassVar[str] = "recall"
-    domains: int = 32
-    parts: int = 64
-    clip: float = 2.0
-    most: float = 2_000.0
-    few: float = 30.0
-    half_life: float = 20_000.0
-    alone: int = 4
-    hazard: float = 0.1
-    tolerance: float = 0.01
-    strange: float = 5.0
-    min_images: int = 1
-
-    def __post_init__(self) -> None:
-        check_limits(self, LIMITS)
+    domains: Count = 32
+    parts: Count = 64
+    clip: NotNegative = 2.0
+    most: AtLeastOne = 2_000.0
+    few: NotNegative = 30.0
+    half_life: AtLeastOne = 20_000.0
+    alone: Count = 4
+    hazard: Share = 0.1
+    tolerance: NotNegative = 0.01
+    strange: AtLeastOne = 5.0
+    min_images: Count = 1
 
     @property
     def rules(self) -> Rules:

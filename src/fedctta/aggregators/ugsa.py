@@ -44,6 +44,7 @@ from fedctta.aggregators.common.vectors import for_active
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError
+from fedctta.ranges import NotNegative, Share
 
 Scale = Literal["none", "classes", "running"]
 _AUTO: dict[Measure, Scale] = {
@@ -64,16 +65,10 @@ class UGSA(ServerModel):
     pictures: ClassVar[bool] = True
     title: ClassVar[str] = "UGSA"
     uncertainty: Measure = "entropy"
-    beta: float = 0.2
-    gamma: float = 0.5
+    beta: NotNegative = 0.2
+    gamma: Share = 0.5
     gate: Literal["exp", "softmax"] = "exp"
     normalise: Literal["auto", "none", "classes", "running"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.beta < 0:
-            raise UserError(f"ugsa.beta={self.beta} must not be negative (0 opens the gate)")
-        if not 0 <= self.gamma <= 1:
-            raise UserError(f"ugsa.gamma={self.gamma} must lie between 0 and 1")
 
     @property
     def scale(self) -> Scale:

@@ -67,9 +67,7 @@ def allowed(key: str) -> str:
         from fedctta.data.mask_layouts import LAYOUTS
 
         return ", ".join(["auto", *LAYOUTS])
-    least, most = LIMITS.get(key, (None, None))
-    limits = "" if least is None else f" from {least} " + ("on" if most is None else f"to {most}")
-    return expected(KEYS[key], limits)
+    return expected(KEYS[key], f" {LIMITS[key]}" if key in LIMITS else "")
 
 
 def _print_method(key: str) -> None:

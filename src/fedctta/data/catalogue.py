@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedctta.data import cifar, corrupted, shapes
+from fedctta.data.asked import refuse_idle
 from fedctta.data.cache import SPLITS, Images, cache_dir, check_folder, has_images
 from fedctta.data.dense import DENSE
 from fedctta.data.layouts import Absent
@@ -96,8 +97,8 @@ def fetch(
     name: str, folder: Path | None = None, severity: int = 5, seed: int = 0, progress: bool | None = None
 ) -> tuple[str, ...]:
     """Put a data set into the cache and return what there is to say about it."""
-    if name not in CORRUPTED and severity != 5:
-        raise UserError(f"severity={severity} has no effect on {name}: drop it")
+    if name not in CORRUPTED:
+        refuse_idle(name, severity=severity)
     if name in CORRUPTED:
         if folder is not None and corrupted.official_folder(name, folder) is not None:
             raise UserError(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedctta.data import scenes
+from fedctta.data.asked import SEVERITY, choose, refuse_idle
 from fedctta.data.mask_layouts import IGNORE
 from fedctta.data.masked import MaskedDomains, load_masked, scenes_domains
 from fedctta.data.public_sets import PUBLIC
@@ -17,8 +18,6 @@ DENSE = {
     "scenes": "2,400 drawings of overlapping objects with masks, 48 x 48, under 4 shifts, made by this package",
     "masked": "images and masks of your own, by domain: folder=PATH",
 }
-EVERY = ("benchmark", "all")  # names of all domains
-SEVERITY = 5  # what is asked for where nobody asks
 
 
 def is_dense(name: str) -> bool:
@@ -42,8 +41,7 @@ def load_dense(
     """Return a data set of `DENSE`: its domains joined by "+", or "benchmark" for all ("all": clean scenes as well)."""
     if name not in DENSE:
         raise unknown("data set with masks", name, DENSE)
-    if severity != SEVERITY:
-        raise UserError(f"severity={severity} has no effect on {name}: drop the key")
+    refuse_idle(name, severity=severity)
     if name == "scenes":
         if folder is not None:
             raise UserError("scenes are drawn here: drop folder, or use dataset=masked for images of your own")
@@ -51,17 +49,7 @@ def load_dense(
         return scenes_domains(named.get(domains) or read_names(domains, "domains"))
     if folder is None:
         raise UserError("dataset=masked needs a folder of images and masks: add folder=PATH")
-    data = load_masked(folder, layout, size=size)
-    return data if domains in EVERY else chosen(data, read_names(domains, "domains"))
-
-
-def chosen(data: MaskedDomains, names: tuple[str, ...]) -> MaskedDomains:
-    """Return the named domains only, in this order."""
-    for name in names:
-        if name not in data.names:
-            raise unknown("domain", name, data.names)
-    images, labels = ({name: part[name] for name in names} for part in (data.images, data.labels))
-    return MaskedDomains(names, images, labels, data.classes, data.notes)
+    return choose(load_masked(folder, layout, size=size), domains)
 
 
 def check_masked(data: MaskedDomains) -> MaskedDomains:

@@ -19,19 +19,17 @@ from numpy.typing import NDArray
 
 from fedctta.data import fetch
 from fedctta.data.arrays import load_arrays
+from fedctta.data.asked import EVERY, SEVERITY, choose, refuse_idle
 from fedctta.data.cache import SPLITS, Images, cache_dir, has_images, open_images, save_images, saying_how_to_choose
 from fedctta.data.decode import decode_files
-from fedctta.data.dense import EVERY, SEVERITY, chosen
 from fedctta.data.folders import load_folders
 from fedctta.data.masked import AnyDomains, MaskedDomains, load_masked, read_classes
-from fedctta.data.own import choose
 from fedctta.data.progress import say
 from fedctta.data.public_files import TABLE, held_masks, keep, not_there, read_held, read_rows
 from fedctta.data.public_sets import FETCHED, PUBLIC, GitHub
 from fedctta.data.trees import open_tree
 from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
-from fedctta.registry import read_names
 
 ARCHIVE = "https://github.com/{repository}/archive/{commit}.zip"
 
@@ -59,18 +57,14 @@ def load_public(
 ) -> AnyDomains:
     """Return a set's domains joined by "+", or "benchmark" for all; of those `trained` on, held-out images only."""
     spec = PUBLIC[name]
-    if severity != SEVERITY:
-        raise UserError(f"severity={severity} has no effect on {name}: drop the key")
-    if layout != "auto":
-        raise UserError(f"layout={layout} has no effect on {name}: drop the key")
-    if size is not None and spec.kind == "arrays":
-        raise UserError(f"size={size} has no effect on {name}, which holds no pictures: drop the key")
+    refuse_idle(name, severity=severity, layout=layout)
+    if spec.kind == "arrays":
+        refuse_idle(f"{name}, which holds no pictures", size=size)
     get_public(name, folder, progress)
     data = _read(name, size, progress)
     data = replace(data, notes=(f"{name} from {spec.source.told}", *data.notes))
     data = leave_out_training(data, read_held(files_of(name)), trained)
-    names = spec.domains if domains in EVERY else read_names(domains, "domains")
-    return chosen(data, names) if isinstance(data, MaskedDomains) else choose(data, names)
+    return choose(data, "+".join(spec.domains) if domains in EVERY else domains)
 
 
 def get_public(name: str, folder: Path | None = None, progress: bool | None = None) -> None:

@@ -9,15 +9,18 @@ from fedctta.core.network import Network
 from fedctta.core.outputs import Inputs, as_arguments
 from fedctta.errors import UserError
 
+OF_MODELS = (RuntimeError, ValueError, TypeError, IndexError)
+"""The errors with which modules refuse what they are given."""
 
-def try_on(network: Network, x: Inputs) -> Tensor:
+
+def try_on(network: Network, x: Inputs, remedy: str = "choose one that fits") -> Tensor:
     """Return the source model's logits for a batch; refuse what it cannot take."""
     try:
         with torch.no_grad():
             return network({}, x).logits
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"the model cannot take {describe(x)}: {reason}; choose one that fits") from error
+    except OF_MODELS as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"the model cannot take {describe(x)}: {reason}; {remedy}") from error
 
 
 def describe(x: Inputs) -> str:

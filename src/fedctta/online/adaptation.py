@@ -29,7 +29,7 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Alarm, Health, Signals, Views, distances, first_signals, summarise
 from fedctta.health.watchman import Watchman
 from fedctta.keys import PLAIN
-from fedctta.models.try_on import try_on
+from fedctta.models.try_on import OF_MODELS, try_on
 from fedctta.online.batches import WINDOW, Window, form_of, is_finite
 from fedctta.online.first_batch import MANY, check_first_batch, check_range
 from fedctta.online.memory_order import lay_like, note_strides
@@ -133,6 +133,16 @@ class Adaptation:
             return self._ask_source(x)
         if self.adapter.pictures and isinstance(x, Tensor):
             check_range(self.adapter, x)
+        client, images, fresh = self.client, self.window.images, self.window.fresh
+        try:
+            return self._answer(x)
+        except OF_MODELS:
+            self.client, self.window.images, self.window.fresh = client, images, fresh
+            try_on(self.network, x, "leave this batch out, or mend its values")  # else it is not the batch's fault
+            raise
+
+    def _answer(self, x: Inputs) -> Tensor:
+        """Return the logits of a batch of finite values and of a form that fits."""
         too_small = self.refusal(count_rows(x))
         if self.refusal(1):
             self.window.add(x)

@@ -245,7 +245,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def _cell(runs: Sequence[Record], published: float) -> Cell:
-    percents = np.array([100 * run.accuracy_honest for run in runs])  # liars keep an honest model of their own
+    percents = np.array([100 * run.accuracy for run in runs])
 
     def mean(name: str) -> float:
         return float(np.mean([float(getattr(run, name)) for run in runs]))

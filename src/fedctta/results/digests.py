@@ -75,12 +75,11 @@ class Digest:
 def digest(run: Record, weights: Weights | None = None) -> Digest:
     """Return what pages read of a run; `weights` is what its figures show, where they show any."""
     whole = {metric: of_run(run, metric) for metric in (*METRICS, "forgetting")}
-    present = max(1, int(run.seen.any(0).sum()))
     return Digest(
         settings=run.settings,
         origin=run.origin,
         rounds=len(run.seen),
-        whole=_short(whole) | {"seconds": run.seconds / present},
+        whole=_short(whole) | {"seconds": run.seconds / run.present},
         parts={
             "domain": {metric: _short(by_domain(run, metric)) for metric in METRICS},
             "client": {metric: _short(by_client(run, metric)) for metric in METRICS},

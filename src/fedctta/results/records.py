@@ -28,9 +28,10 @@ class Record:
 
     `settings` is what was asked (dataset, model, adapter, aggregator, stream, seed, and so on, with each method's
     own parameters). The arrays count, for every slot t and client i, the labelled images seen and those predicted
-    right, and name the domain that was active (-1: the client was absent). `shown` counts all images that were
-    predicted, where not all have labels (else it is empty). The arrays by class count, for every
-    domain, client and class, the images seen, those predicted right, and those predicted to be of that class;
+    right, and name the domain that was active (-1: the client was absent). Images of clients that lie count as not
+    labelled. `shown` counts all images that were predicted, where not all have labels (else it is empty). The arrays by
+    class count, for every domain, client and class, the images seen, those predicted right, and those predicted to be
+    of that class;
     `calibration` is what `metrics.calibration_error` reads. `collaboration[k]` is the matrix W
     of round `collaboration_rounds[k]`; long runs with many clients keep an even sample of the rounds, and runs with
     more than 4,096 clients keep none (see `engine.tally.count_kept`). `retained[k]` are
@@ -102,6 +103,11 @@ class Record:
         return self.shown if self.shown.size else self.seen
 
     @property
+    def present(self) -> int:
+        """Number of clients that were ever there."""
+        return max(1, int((self.domain >= 0).any(0).sum()))
+
+    @property
     def labelled(self) -> bool:
         """Whether any image had a label: without, there is no accuracy."""
         return bool(self.seen.any())
@@ -110,13 +116,6 @@ class Record:
     def accuracy(self) -> float:
         """Share of all labelled images predicted right; nan if none has a label."""
         return _share(self.correct.sum(), self.seen.sum())
-
-    @property
-    def accuracy_honest(self) -> float:
-        """Share of the images of clients that do not lie predicted right."""
-        honest = np.ones(self.seen.shape[1], bool)
-        honest[list(self.settings.get("lying", ()))] = False
-        return _share(self.correct[:, honest].sum(), self.seen[:, honest].sum())
 
     @property
     def accuracy_after_shift(self) -> float:
@@ -230,7 +229,6 @@ class Record:
             **({"labelled_images": int(self.seen.sum())} if self.shown.size else {}),
             **overlap,
             "accuracy": _known(self.accuracy),
-            **({"accuracy_honest": _known(self.accuracy_honest)} if self.settings.get("lying") else {}),
             "accuracy_after_shift": _known(self.accuracy_after_shift),
             "accuracy_by_domain": {name: _known(value) for name, value in self.accuracy_by_domain.items()},
             "accuracy_by_client": [_known(value) for value in self.accuracy_by_client],

@@ -13,7 +13,7 @@ def of_run(run: Record, metric: str = "accuracy") -> float:
     if metric == "forgetting":
         return 100 * run.forgetting
     if metric == "seconds":
-        return run.seconds / max(1, int(run.seen.any(0).sum()))
+        return run.seconds / run.present
     return 100 * score(metric, run.class_seen.sum(0), run.class_right.sum(0), run.class_predicted.sum(0))
 
 

@@ -17,9 +17,9 @@ from fedctta.runs.settings import ALONE, Experiment
 
 MATTERS = {
     *("dataset", "severity", "domains", "folder", "layout", "size", "model", "weights"),
-    *("stream", "samples", "order", "clients", "batch", "slots", "seed", "device", "lift", "precision"),
+    *("stream", "samples", "order", "clients", "batch", "slots", "seed", "device", "lift", "precision", "liars"),
 }
-"""What decides the predictions of a model that does not adapt, or how they are computed."""
+"""What decides the predictions of a model that does not adapt, how they are computed, or which of them count."""
 
 
 def add_baselines(experiments: Sequence[Experiment], cache: Cache) -> list[Experiment]:

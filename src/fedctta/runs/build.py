@@ -33,13 +33,15 @@ from fedctta.models.try_on import try_on
 from fedctta.registry import parameters_of
 from fedctta.runs.cache import Cache
 from fedctta.runs.datasets import public_images
-from fedctta.runs.guards import describe_guards, guard
+from fedctta.runs.guards import describe_guards, guard, shares_nothing
+from fedctta.runs.idle_keys import refuse_idle_keys
 from fedctta.runs.own_data import asks_for_images, refuse_other_inputs
 from fedctta.runs.settings import Experiment
 from fedctta.runs.source_models import choose_model, fit_classes, notes_on_training, possible_lift
 from fedctta.sampling import Sampler, samplers
 from fedctta.streams import ABSENT, Schedule, Stream, build, schedules
 from fedctta.streams.dealing import slots_of_all
+from fedctta.uploads.attacks import choose_liars
 from fedctta.uploads.late_uploads import Late
 
 DEFAULT_SLOTS = 50
@@ -103,6 +105,7 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     lift = possible_lift(network, x, experiment.lift)
     refuse_large_rounds(methods.count_clients(experiment), experiment.batch, x[0].nbytes, total_memory(device))
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
+    refuse_idle_keys(experiment, methods.aggregator.communicates, stream)
     refuse_other_inputs(stream, methods.adapter, methods.aggregator)
     methods.adapter.check(network, experiment.batch)
     client = methods.adapter.init(network)
@@ -145,11 +148,12 @@ def affordable_slots(images: int, batch: int) -> int:
 
 
 def choose_stream(experiment: Experiment, methods: Methods, data: AnyDomains) -> Stream:
-    """Lay out the data: which images every client sees in every slot."""
-    return build(
+    """Lay out the data: which images every client sees in every slot; those of liars count for nothing."""
+    clients = methods.count_clients(experiment)
+    stream = build(
         methods.fit(experiment, data).schedule,
         data,
-        methods.count_clients(experiment),
+        clients,
         choose_slots(experiment, methods, data),
         experiment.batch,
         experiment.seed,
@@ -159,6 +163,7 @@ def choose_stream(experiment: Experiment, methods: Methods, data: AnyDomains) ->
         experiment.delay,
         shows_everything(experiment),
     )
+    return stream.without(choose_liars(clients, experiment.liars, experiment.seed)) if experiment.liars else stream
 
 
 def choose_lifter(experiment: Experiment, parts: Parts) -> Lifter:
@@ -230,7 +235,9 @@ def _notes(experiment: Experiment, parts: Parts) -> Iterator[str]:
     yield from notes_on_training(experiment, parts.source)
     if experiment.liars:
         told = f"{experiment.liars} of {stream.clients} clients lie"
-        yield f"{told}: the table's accuracy is that of the honest ones; other numbers and figures are of all"
+        yield f"{told}: accuracy and its like are those of the honest ones, in all tables and figures"
+    if shares_nothing(experiment, parts.methods.aggregator):
+        yield f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
     if parts.methods.aggregator.communicates and not count_kept(stream.clients):
         yield f"W is not kept: that of {stream.clients:,} clients is larger than {KEPT_MATRIX_BYTES // 2**20} MiB"
     if experiment.lift == "auto" and parts.lift == "loop":

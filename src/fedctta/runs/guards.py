@@ -23,7 +23,7 @@ from fedctta.uploads.traffic import on_the_wire, signals_of
 
 def guard(federation: Federation, experiment: Experiment) -> Federation:
     """Return the federation with robust mixing, liars, noise and the least batch, as the experiment asks."""
-    if experiment.batch < experiment.min_batch and federation.aggregator.communicates:
+    if shares_nothing(experiment, federation.aggregator):
         federation = replace(federation, aggregator=Local())
     robust = Robust(experiment.robust, experiment.cap, experiment.clip, experiment.trim)
     robust.check(federation.aggregator, federation.adapter.measures)
@@ -48,6 +48,11 @@ def guard(federation: Federation, experiment: Experiment) -> Federation:
     return replace(federation, graphs="never", stages=stages, robust=robust)
 
 
+def shares_nothing(experiment: Experiment, aggregator: Aggregator) -> bool:
+    """Whether all batches are too small to share what is learnt from them."""
+    return experiment.batch < experiment.min_batch and aggregator.communicates
+
+
 def check_lie(experiment: Experiment, federation: Federation) -> None:
     """Refuse a lie that would change nothing that is uploaded."""
     network, adapter, aggregator = federation.network, federation.adapter, federation.aggregator
@@ -61,10 +66,8 @@ def check_lie(experiment: Experiment, federation: Federation) -> None:
 
 
 def describe_guards(federation: Federation, experiment: Experiment, rounds: int) -> dict[str, Any]:
-    """Return what a record says of them: why nobody shares, who lies, and what privacy `rounds` rounds leave."""
+    """Return what a record says of them: who lies, and what privacy `rounds` rounds leave."""
     told: dict[str, Any] = {}
-    if federation.aggregator.name != experiment.aggregator:
-        told["quiet"] = f"batch={experiment.batch} is below min_batch={experiment.min_batch}: nobody shares anything"
     for stage in reversed(federation.stages):
         if isinstance(stage, Liars):
             told["lying"] = list(stage.who)

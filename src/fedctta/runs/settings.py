@@ -58,14 +58,9 @@ class Experiment(Keys):
         for key, value in vars(self).items():
             if isinstance(value, float) and not isfinite(value):
                 raise UserError(f"{key}={value} must be finite")
-        for key, (least, most) in LIMITS.items():
-            value = getattr(self, key)
-            if value is None:
-                continue
-            if most is not None and not least <= value <= most:
-                raise UserError(f"{key}={value} must lie between {least} and {most}")
-            if value < least:
-                raise UserError(f"{key}={value} must {f'be at least {least}' if least else 'not be negative'}")
+        for key, limits in LIMITS.items():
+            if (value := getattr(self, key)) is not None:
+                limits.require(value, key)
         Robust(self.robust, self.cap, self.clip, self.trim)  # says what is wrong with them
         check_budget(self.epsilon, self.delta)
         if self.epsilon is not None and self.noise is not None:
@@ -171,6 +166,12 @@ def expand(values: Mapping[str, Any]) -> list[Experiment]:
     for key in _OF_SENDING:
         if set(choices.get(key, ())) - {DEFAULTS[key]} and not any(_sends(e) for e in experiments.values()):
             raise UserError(f"{key} has no effect: nothing is sent in these runs; drop it, or use another aggregator")
+    sending = [e for e in experiments.values() if _sends(e)]
+    if sending and all(e.batch < e.min_batch for e in sending):
+        raise UserError(
+            f"min_batch={sending[0].min_batch} is above batch={sending[0].batch}, so that nobody would share anything:"
+            f" lower min_batch, raise batch, or use aggregator={ALONE}"
+        )
     refuse_idle_guards(choices, list(experiments.values()))
     for key in _OF_ADAPTING:
         usual = DEFAULTS[key]

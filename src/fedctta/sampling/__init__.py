@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.errors import UserError
-from fedctta.registry import Registry
+from fedctta.registry import Registry, check_ranges
 
 Indices = NDArray[np.int64]
 
@@ -24,6 +24,10 @@ class Sampler:
 
     name: ClassVar[str]
     by_class: ClassVar[bool] = False  # True: an image's class decides who sees it, so it must have one
+
+    def __post_init__(self) -> None:
+        """Refuse parameters outside the ranges that their types tell."""
+        check_ranges(self)
 
     def share(self, images: int, clients: int) -> int:
         """Return how many images a client can have."""

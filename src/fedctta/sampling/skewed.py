@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.errors import UserError
+from fedctta.ranges import Count, PositiveShare, Range
 from fedctta.registry import MayBeInfinite
 from fedctta.sampling import Indices, Sampler, by_proportions
 
@@ -48,11 +49,7 @@ class Dirichlet(Skewed):
     """Give every client class proportions of its own, drawn from Dirichlet(delta): the smaller, the more skewed."""
 
     name: ClassVar[str] = "dirichlet"
-    delta: MayBeInfinite = 0.1
-
-    def __post_init__(self) -> None:
-        if not self.delta > 0:
-            raise UserError(f"dirichlet.delta={self.delta} must be above 0 (inf: all classes alike)")
+    delta: Annotated[MayBeInfinite, Range(0, open_least=True)] = 0.1
 
     def proportions(self, classes: int, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """q_i ~ Dirichlet(delta 1)."""
@@ -66,11 +63,7 @@ class LongTail(Skewed):
     """Make some classes rare for everybody: the rarest is `ratio` times as frequent as the commonest."""
 
     name: ClassVar[str] = "longtail"
-    ratio: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ratio <= 1:
-            raise UserError(f"longtail.ratio={self.ratio} must lie above 0 and up to 1")
+    ratio: PositiveShare = 0.01
 
     def proportions(self, classes: int, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """q_k proportional to ratio^(rank of k / (K - 1)), ranks drawn once for all."""
@@ -83,11 +76,7 @@ class FewClasses(Skewed):
     """Show every client only a few classes, drawn for it, all equally often."""
 
     name: ClassVar[str] = "few"
-    classes: int = 3
-
-    def __post_init__(self) -> None:
-        if self.classes < 1:
-            raise UserError(f"few.classes={self.classes} must be at least 1")
+    classes: Count = 3
 
     def proportions(self, classes: int, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """q_ik = 1 / classes for those that client i sees."""

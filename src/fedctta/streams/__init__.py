@@ -6,7 +6,8 @@ read one slot at a time. Labels and domains leave a stream for the metrics only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.data.domains import UNLABELLED, Domains
+from fedctta.data.mask_layouts import IGNORE
 from fedctta.data.masked import AnyDomains, MaskedDomains, evened
 from fedctta.errors import UserError
 from fedctta.keys import Order
-from fedctta.registry import Registry
+from fedctta.registry import Registry, check_ranges
 from fedctta.sampling import Sampler, in_bursts
 from fedctta.sampling.plain import Disjoint
 from fedctta.streams.dealing import ABSENT as ABSENT
@@ -44,6 +46,10 @@ class Schedule:
     name: ClassVar[str]
     clean: bool = False  # True: clean images are one more domain
     repeats: ClassVar[bool] = False  # True: a client's images are shown in turn, however long a domain lasts
+
+    def __post_init__(self) -> None:
+        """Refuse parameters outside the ranges that their types tell."""
+        check_ranges(self)
 
     def set_up(self, batch: int, seed: int) -> Schedule:
         """Return the schedule for batches of this size and this seed; most depend on neither."""
@@ -74,7 +80,7 @@ class Stream:
     samples: NDArray[np.int64]
     visit: NDArray[np.int32]  # [T, N]: how often the client has met this domain before
     delay: NDArray[np.int64] | None = None  # [T, N]: by how many rounds an upload is late; None: none ever is
-    counted: NDArray[np.bool_] | None = None  # like samples: False for images shown again; None: all are counted
+    counted: NDArray[np.bool_] | None = None  # like samples: False for images that count for nothing; None: all count
     notes: tuple[str, ...] = ()  # what of the data is not shown, or shown again
 
     def __len__(self) -> int:
@@ -120,7 +126,16 @@ class Stream:
         labels = np.empty((*samples.shape, *like.shape[1:]), like.dtype)
         for k in np.unique(domain):
             labels[domain == k] = self.data.labels_of(self.data.names[k])[samples[domain == k]]
-        return labels if self.counted is None else np.where(self.counted[place], labels, UNLABELLED)
+        if self.counted is None:
+            return labels
+        counts = self.counted[place].reshape(*samples.shape, *[1] * (labels.ndim - samples.ndim))
+        return np.where(counts, labels, IGNORE if self.data.dense else UNLABELLED)
+
+    def without(self, clients: Sequence[int]) -> Stream:
+        """Return the stream in which what these clients are shown counts for nothing."""
+        counted = np.ones(self.samples.shape, bool) if self.counted is None else self.counted.copy()
+        counted[..., list(clients), :, :] = False
+        return replace(self, counted=counted)
 
     def slot(self, t: int) -> Slot:
         """Read one slot."""
@@ -159,7 +174,10 @@ class Stream:
         for k, name in enumerate(data.names):
             by_image = np.stack([np.bincount(mask.ravel(), minlength=256) for mask in data.labels[name]])
             slot, client = np.nonzero(self.domain == k)
-            met = by_image[self.samples[client, self.visit[slot, client]], : len(data.classes)]
+            place = client, self.visit[slot, client]
+            met = by_image[self.samples[place], : len(data.classes)]
+            if self.counted is not None:
+                met *= self.counted[place][..., None]
             np.add.at(counts[k], client, met.sum(1))
         return counts
 

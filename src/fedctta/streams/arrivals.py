@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.errors import UserError
+from fedctta.ranges import Count, Share
 from fedctta.streams import ABSENT, Schedule
 
 
@@ -21,9 +22,9 @@ class Arrivals(Schedule):
     """
 
     name: ClassVar[str] = "arrivals"
-    stay: int | None = None
-    every: int | None = None
-    visits: int = 1
+    stay: Count | None = None
+    every: Count | None = None
+    visits: Count = 1
 
     def default_clients(self) -> int:
         """Ten, as in BPFedCTTA."""
@@ -33,9 +34,6 @@ class Arrivals(Schedule):
         """Lay out the stays."""
         stay = slots if self.stay is None else self.stay
         every = stay if self.every is None else self.every
-        for key, value in (("stay", stay), ("every", every), ("visits", self.visits)):
-            if value < 1:
-                raise UserError(f"{self.name}.{key}={value} must be at least 1")
         if self.visits > 1 and clients * every < stay:
             raise UserError(f"{self.name}.every={every} brings a client back before it has left: use more clients")
         last = (self.visits * clients - 1) * every
@@ -59,8 +57,8 @@ class Churn(Schedule):
     """
 
     name: ClassVar[str] = "churn"
-    join: float = 0.1
-    leave: float = 0.1
+    join: Share = 0.1
+    leave: Share = 0.1
     seed: int = 0
 
     def default_clients(self) -> int:
@@ -69,9 +67,6 @@ class Churn(Schedule):
 
     def plan(self, clients: int, domains: tuple[str, ...], slots: int) -> NDArray[np.int32]:
         """Draw who is there when."""
-        for key in ("join", "leave"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise UserError(f"{self.name}.{key}={getattr(self, key)} must lie between 0 and 1")
         rng = np.random.default_rng((self.seed, 29))
         there = np.zeros((len(domains) * slots, clients), bool)
         now = rng.random(clients) < self.join / max(self.join + self.leave, 1e-12)

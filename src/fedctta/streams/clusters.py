@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedctta.errors import UserError
+from fedctta.ranges import Count
 from fedctta.streams import Schedule
 
 CLUSTERS = 4  # of the papers
@@ -27,8 +28,8 @@ class NIID(Schedule):
     """
 
     name: ClassVar[str] = "niid"
-    clusters: int = CLUSTERS
-    slots_per_shift: int | None = None
+    clusters: Count = CLUSTERS
+    slots_per_shift: Count | None = None
 
     def fit(self, clients: int, domains: int) -> NIID:
         """Return fewer clusters than the default where there are fewer clients or domains."""
@@ -36,7 +37,7 @@ class NIID(Schedule):
 
     def plan(self, clients: int, domains: tuple[str, ...], slots: int) -> NDArray[np.int32]:
         """Rotate the order of domains from cluster to cluster."""
-        if not 1 <= self.clusters <= min(clients, len(domains)):
+        if self.clusters > min(clients, len(domains)):
             raise UserError(
                 f"{self.name}.clusters={self.clusters} must be between 1 and {min(clients, len(domains))}"
                 f" (there are {clients} clients and {len(domains)} domains): give"
@@ -53,7 +54,7 @@ class IID(Schedule):
     """All clients in the same domain at any time (SH = 1/N)."""
 
     name: ClassVar[str] = "iid"
-    slots_per_shift: int | None = None
+    slots_per_shift: Count | None = None
 
     def plan(self, clients: int, domains: tuple[str, ...], slots: int) -> NDArray[np.int32]:
         """One cluster."""
@@ -72,7 +73,7 @@ def shifts(domains: int, slots: int, slots_per_shift: int | None, key: str) -> N
     """Return the walk 0..D-1, each domain for `slots_per_shift` (or all its) slots, repeated until each had `slots`."""
     if slots_per_shift is None:
         slots_per_shift = slots
-    if slots_per_shift < 1 or slots % slots_per_shift:
+    if slots % slots_per_shift:
         raise UserError(f"{key}={slots_per_shift} must divide slots={slots}")
     once = np.repeat(np.arange(domains), slots_per_shift)
     return np.tile(once, slots // slots_per_shift)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedctta.data.domains import CLEAN
 from fedctta.errors import UserError
+from fedctta.ranges import Count, Share
 from fedctta.streams import Schedule
 
 PURPOSE = 41  # keeps this chance apart from all other of the same seed
@@ -27,18 +28,17 @@ class Roam(Schedule):
 
     name: ClassVar[str] = "roam"
     repeats: ClassVar[bool] = True
-    shortest: int = 20
-    longest: int = 1000
+    shortest: Count = 20
+    longest: Count = 1000
     clean: bool = False
-    share: float = 0.3
+    share: Share = 0.3
     batch: ClassVar[int] = 10  # of a run, as is the seed: see `set_up`
     seed: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.shortest <= self.longest:
-            raise UserError(f"roam.shortest={self.shortest} must lie between 1 and roam.longest={self.longest}")
-        if not 0 <= self.share <= 1:
-            raise UserError(f"roam.share={self.share} must lie between 0 and 1")
+        super().__post_init__()
+        if self.shortest > self.longest:
+            raise UserError(f"roam.shortest={self.shortest} must be at most roam.longest={self.longest}")
 
     def set_up(self, batch: int, seed: int) -> Schedule:
         """Stays are counted in images, and drawn anew for every seed."""

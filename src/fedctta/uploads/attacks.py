@@ -10,9 +10,9 @@ What a liar uploads instead of its tensor theta, and instead of a signal s, with
 Signals of whole numbers, which name things and count, stay true. Of a book of domains, moments are lied about and looks
 are true (`books.lies`): whoever lies about its looks is alone in a domain that nobody else is in.
 
-A liar predicts with its true model and receives nothing from the server. It is left out of the comparison, which uses
-the accuracy of the honest clients (`accuracy_honest` in the results). From round `until` on it tells the truth, and
-receives.
+A liar predicts with its true model and receives nothing from the server. What it predicts counts for nothing: accuracy
+and its like are those of the honest clients (`runs.build: choose_stream`). From round `until` on it tells the truth,
+and receives.
 """
 
 from __future__ import annotations

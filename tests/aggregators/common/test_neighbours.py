@@ -145,5 +145,5 @@ def test_received_models_can_be_probed_with_neighbours(play):
 
 
 def test_a_negative_number_of_neighbours_is_refused():
-    with pytest.raises(UserError, match="neighbours=-1 must be at least 1, or 0 for everybody"):
+    with pytest.raises(UserError, match="neighbours=-1 must not be negative"):
         FedCTTA(neighbours=-1)

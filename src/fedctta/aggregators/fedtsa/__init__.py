@@ -58,6 +58,7 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.randomness import keys, numbered
 from fedctta.errors import UserError
+from fedctta.ranges import Count, NotNegative
 
 
 class Constants(NamedTuple):
@@ -79,16 +80,10 @@ class FedTSA(Aggregator):
     title: ClassVar[str] = "FedTSA"
     variant: Literal["paper", "code", "port"] = "paper"
     ablation: Literal["none", "s-sim", "ts-sim", "no-time", "no-aug"] = "none"
-    window: int | None = None  # None: the variant's
-    lam: float | None = None
-    lr: float | None = None
-    epochs: int = 100
-
-    def __post_init__(self) -> None:
-        window, lam, lr = self.constants
-        for name, value, least in (("window", window, 1), ("epochs", self.epochs, 1), ("lam", lam, 0), ("lr", lr, 0)):
-            if value < least:
-                raise UserError(f"fedtsa.{name}={value} must be at least {least}")
+    window: Count | None = None  # None: the variant's
+    lam: NotNegative | None = None
+    lr: NotNegative | None = None
+    epochs: Count = 100
 
     @property
     def constants(self) -> Constants:

@@ -33,7 +33,7 @@ features or images.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ from fedctta.aggregators.kin.statistics_memory import is_statistic
 from fedctta.core.appearance import NUMBERS, of_batch
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
-from fedctta.errors import UserError
+from fedctta.ranges import AtLeastOne, Count, NotNegative, Positive, Range, Share
 
 
 @dataclass(frozen=True)
@@ -60,29 +60,15 @@ class Kin(Aggregator):
     name: ClassVar[str] = "kin"
     title: ClassVar[str] = "Kin"
     looks: ClassVar[bool] = True
-    domains: int = 32
-    hazard: float = 0.1
-    tolerance: float = 0.01
-    strange: float = 7.0
-    horizon: float = 500.0
-    pace: float = 0.4
-    skew: float = 0.2
-    pull: float = 0.002
-    clip: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.domains < 1:
-            raise UserError(f"kin.domains={self.domains} must be at least 1")
-        if not 0 < self.hazard < 1:
-            raise UserError(f"kin.hazard={self.hazard} must lie between 0 and 1")
-        for name in ("pace", "pull"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"kin.{name}={getattr(self, name)} must lie between 0 and 1")
-        if not self.skew > 0:
-            raise UserError(f"kin.skew={self.skew} must be above 0")
-        for name, least in (("clip", 0), ("tolerance", 0), ("strange", 1), ("horizon", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"kin.{name}={getattr(self, name)} must be at least {least}")
+    domains: Count = 32
+    hazard: Annotated[float, Range(0, 1, open_least=True, open_most=True)] = 0.1
+    tolerance: NotNegative = 0.01
+    strange: AtLeastOne = 7.0
+    horizon: AtLeastOne = 500.0
+    pace: Share = 0.4
+    skew: Positive = 0.2
+    pull: Share = 0.002
+    clip: NotNegative = 0.0
 
     def mixes(self, measured: bool) -> bool:
         """Statistics of one batch are remembered, and clients receive those of their domain."""
