@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 import textwrap
-from threading import Timer
 
 import numpy as np
 import pytest
@@ -333,7 +332,7 @@ def test_a_folder_appears_when_it_is_whole_or_not_at_all(tmp_path):
     assert list((tmp_path / "new").iterdir()) == [place]
 
 
-def test_who_looks_whether_a_file_is_locked_keeps_nobody_from_it(tmp_path):
+def test_who_looks_whether_a_file_is_locked_keeps_nobody_from_it(tmp_path, monkeypatch):
     path = tmp_path / "lock"
     assert not is_locked(path)
     assert not path.exists()
@@ -341,7 +340,7 @@ def test_who_looks_whether_a_file_is_locked_keeps_nobody_from_it(tmp_path):
         assert is_locked(path)
     looking = path.open("rb")  # for a moment, as `is_locked` does
     fcntl.flock(looking, fcntl.LOCK_SH)
-    Timer(0.01, looking.close).start()
+    monkeypatch.setattr("fedctta.files.time.sleep", lambda seconds: looking.close())
     with lock(path, "another is here"):
         assert is_locked(path)
     assert not is_locked(path)

@@ -121,7 +121,10 @@ class Keys:
     )
     delta: float = field(
         default=1e-5,
-        metadata=_about("The delta of that budget (with epsilon).", allowed=f"a number from {LEAST_DELTA} to below 1"),
+        metadata=_about(
+            "The delta of that budget, or of the one that a record tells of noise.",
+            allowed=f"a number from {LEAST_DELTA} to below 1",
+        ),
     )
     min_batch: int = field(default=1, metadata=_about("Smallest batch of which anything is uploaded.", least=1))
     retention: int = field(

@@ -47,8 +47,8 @@ def test_keys_and_proxy(tmp_path):
 
 def test_keys_are_revoked_added_and_renewed(tmp_path):
     pytest.importorskip("flwr")
-    keys = tmp_path / "k"
-    call("keys", "--out", str(keys))
+    keys = tmp_path / ":key:"
+    assert ":key:" in call("keys", "--out", str(keys)).output  # and no picture of one
     assert "its node is put out" in call("keys", "--out", str(keys), "--revoke", "device-0").output
     assert not (keys / "nodes" / "device-0.pub").exists()
     assert "device-0.pub" in call("keys", "--out", str(keys), "--add", "device-0").output

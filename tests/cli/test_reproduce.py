@@ -72,7 +72,7 @@ def test_a_pool_that_is_not_there_is_not_gathered(home):
 
 
 def test_options_without_a_name_are_told(home):
-    for words in (["--quick"], ["--seeds", "3"], ["--dry-run"], ["--gather"]):
+    for words in (["--quick"], ["--seeds", "3"], ["--gather"], ["--panel", "x"], ["--jobs", "2"], ["--only", "seed=0"]):
         done = invoke(*words)
         assert done.exit_code != 0
         assert "name a table or figure" in str(done.exception)

@@ -105,6 +105,13 @@ def test_grey_pictures_get_a_channel_and_floats_32_bits():
     assert check_domains(Domains(("a",), {"a": series})).images["a"] is series
 
 
+def test_names_and_classes_may_be_given_in_other_ways_than_a_tuple():
+    for ways in (np.array, list, iter):
+        found = check_domains(given(names=ways(["a", "b"]), classes=ways(["x", "y"])))
+        assert (found.names, found.classes) == (("a", "b"), ("x", "y"))
+    assert check_domains(given(classes=range(2))).classes == ("0", "1")
+
+
 def test_classes_without_names_are_counted():
     assert check_domains(given(classes=())).classes == ("class 0", "class 1")
     assert check_domains(given(classes=(), labels=None)).classes == ()

@@ -26,6 +26,14 @@ def test_casting_moves_the_model_and_not_the_module(name, tiny_module, batches, 
     assert model.health.skipped == 0
 
 
+def test_a_source_that_has_no_copy_by_now_is_told_when_the_model_is_cast(tiny_module, batches):
+    model = fedctta.adapt(tiny_module, "tent")
+    tiny_module.last = tiny_module(batches()[0])  # of a pass with gradients, as a hook may keep it
+    with pytest.raises(UserError, match="the model keeps the tensor 'last' of a pass with gradients"):
+        model.double()
+    assert model(batches()[0]).dtype == torch.float32
+
+
 @pytest.mark.parametrize("name", adapters.classes())
 def test_a_model_in_float64_gives_the_numbers_of_one_in_float32_but_for_rounding(name, tiny_module, batches, quick):
     single, double = (

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedctta
 from fedctta.adapters import adapters
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
@@ -14,7 +15,7 @@ from fedctta.online.precision import check_precision, match_precision
 
 
 def network(dtype):
-    return Network(nn.Linear(2, 2).to(dtype))
+    return Network(nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 2)).to(dtype))
 
 
 def test_a_refusal_names_what_works_on_this_very_model():
@@ -27,6 +28,35 @@ def test_a_refusal_names_what_works_on_this_very_model():
     for dtype in (torch.float32, torch.float64):
         check_precision(network(dtype), adapters.create("tent"))
     check_precision(network(torch.bfloat16), adapters.create("none"))
+
+
+class Mixed(nn.Module):
+    """Convolution and classifier in float16, BatchNorm in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(3, 4, 3).half(), nn.BatchNorm2d(4), nn.Linear(4, 3).half()
+
+    def forward(self, x):
+        return self.last(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+ON_MIXED = "bbn bn bpa cola dua eata eta lame none norm-alpha norm-ema rdumb roid rotta sar tent"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", [name for name in adapters.classes() if name != "atp"])
+def test_what_adapts_norms_in_float32_alone_works_between_layers_in_16_bits(name):
+    parameters = {"rotta": {"side": 8, "places": 4}, "eata": {"images": 8}, "fedthe": {"images": 8}}.get(name, {})
+    images = torch.rand(8, 3, 8, 8) if parameters and name != "rotta" else None
+    if name not in ON_MIXED.split():
+        with pytest.raises(UserError, match="needs a model in float32 or float64"):
+            fedctta.adapt(Mixed(), name, source_images=images, **parameters)
+        return
+    model = fedctta.adapt(Mixed(), name, source_images=images, **parameters)
+    for _ in range(2):
+        assert model(torch.rand(8, 3, 8, 8)).isfinite().all()
+    assert model.health.skipped == 0
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,13 @@ def test_quick_and_a_panel(table):
     assert [each.slots for each in plan.mine] == [1]
 
 
+def test_a_seed_is_told_to_have_no_effect(table):
+    with pytest.raises(
+        UserError, match="seed has no effect, as a reproduction plays seeds 0 to N - 1: say how many by --seeds"
+    ):
+        make_plan(table, 1, False, (), "1/1", {"seed": 3})
+
+
 def test_a_parameter_that_no_cell_uses_is_told(table):
     with pytest.raises(
         UserError, match=r"fedctta.temperature has no effect: fedctta is in no cell of .*; drop the key"

@@ -291,11 +291,10 @@ def test_a_group_that_continues_the_first_adds_methods_to_the_ranking(tmp_path, 
 
 def test_missing_source_models_are_trained_before_the_first_run(table, played, monkeypatch):
     trained = []
-    failed = {}
 
-    def train_sources(found, say, jobs):
+    def train_sources(found, say, jobs, stop):
+        assert stop
         trained.append((len(found), len(played)))
-        return failed
 
     monkeypatch.setattr(reproduction, "train_sources", train_sources)
     text = TABLE.replace('title = "A table"', 'title = "A table"\npretrain = { epochs = 1 }')
@@ -303,6 +302,3 @@ def test_missing_source_models_are_trained_before_the_first_run(table, played, m
     assert not trained
     reproduce(table(text))
     assert trained == [(0, 0)]  # the package has these weights
-    failed["path"] = "no images"
-    with pytest.raises(UserError, match="no images"):
-        reproduce(table(text))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedctta.errors import UserError
+from fedctta.errors import NoRoom, UserError
 from fedctta.papers import sources
 from fedctta.papers.sources import find_trained, find_trainings, split_name, train_sources
 from fedctta.papers.tables import Paper, load_paper
@@ -118,6 +118,19 @@ def test_one_that_cannot_be_trained_keeps_no_other_from_it(monkeypatch):
     assert tried == ["photo", "sketch"]
 
 
+def test_where_all_are_needed_none_is_trained_after_a_failure(monkeypatch):
+    tried = []
+
+    def pretrain(words):
+        tried.append(words["train"])
+        raise NoRoom("no room")
+
+    monkeypatch.setattr(sources, "pretrain", pretrain)
+    with pytest.raises(NoRoom, match="no room"):
+        train_sources(find_trainings(PAPER, [pacs("photo"), pacs("sketch")]), lambda line: None, stop=True)
+    assert tried == ["photo"]
+
+
 def test_several_are_trained_at_once(monkeypatch):
     photo, sketch = find_trainings(PAPER, [pacs("photo"), pacs("sketch")])
     asked, told, prepared = [], [], []
@@ -126,8 +139,9 @@ def test_several_are_trained_at_once(monkeypatch):
         prepared.append(words["dataset"])
         raise UserError("no images")  # which the trainings tell themselves
 
-    def work_at_once(work, items, jobs):
+    def work_at_once(work, items, jobs, on_done):
         asked.append((list(items), jobs))
+        on_done(sketch, "no images")
         return ["", "no images"]
 
     monkeypatch.setattr(sources, "prepare", prepare)
@@ -136,6 +150,8 @@ def test_several_are_trained_at_once(monkeypatch):
     assert asked == [([photo, sketch], 2)]
     assert prepared == ["pacs"]  # once
     assert [line.split("train=")[1].split()[0] for line in told] == ["photo", "sketch"]
+    with pytest.raises(UserError, match="no images"):
+        train_sources([photo, sketch], told.append, 2, stop=True)
 
 
 def test_pacs_trains_nine_models_in_full_and_fewer_for_quick():

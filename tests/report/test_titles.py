@@ -116,6 +116,7 @@ def test_a_row_is_judged_by_its_whole_title() -> None:
     assert titles.is_bound("Oracle (upper bound) momentum=0.5")
     assert not titles.is_bound("Oracle (upper bound) free")
     assert titles.is_method("Oracle (upper bound) free")
+    assert titles.is_bound("Oracle (upper bound), bn")  # as rows of presets are called
     assert titles.is_method("FedCTTA fedctta.temperature=0.5")
     assert not titles.is_method("FedAvg interval=1")
     assert titles.is_idle_row("No-Adapt batch=1")

@@ -117,7 +117,7 @@ def test_a_mistake_in_a_method_of_ones_own_is_one_line(play, tmp_path):
     for given, said in [
         (Wrong, "aggregator=Wrong is a class: call it, aggregator=Wrong()"),
         (Bare(), r"Bare is no dataclass: write @dataclass\(frozen=True\) above it"),
-        (Wrong(), r"collaborate of wrong returned W\[3, 3\]: return W\[4, 4\]"),
+        (Wrong(), r"collaborate of wrong returned W\[3, 3\]: return W\[4, 4\], a tensor in float32"),
         (Wrong(forgets=True), r"collaborate of wrong must return two things: W\[4, 4\] and the memory"),
     ]:
         with pytest.raises(UserError, match=said):

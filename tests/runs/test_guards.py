@@ -158,6 +158,12 @@ def test_noise_changes_what_is_sent_and_states_its_budget(run):
     assert privacy["delta"] == 1e-5
 
 
+def test_noise_states_its_budget_for_the_delta_asked_for(run):
+    usual, smaller = (run(aggregator="fedavg", noise=1.0, delta=d).settings["privacy"] for d in (1e-5, 1e-9))
+    assert (usual["delta"], smaller["delta"]) == (1e-5, 1e-9)
+    assert smaller["epsilon"] > usual["epsilon"]
+
+
 def test_noise_is_the_same_whatever_the_lifting(run):
     found = [run(aggregator="fedavg", noise=1.0, lift=lift).entropy for lift in ("vmap", "loop")]
     np.testing.assert_allclose(*found, rtol=1e-4)

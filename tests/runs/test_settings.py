@@ -180,7 +180,7 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
         ({"delay": 2}, "delay has no effect without stragglers"),
         ({"stale": "refuse"}, "stale has no effect without stragglers"),
         ({"decay": [0.1, 0.5], "stragglers": 0}, "decay has no effect without stragglers"),
-        ({"delta": 1e-6, "noise": 0.1, "aggregator": "fedavg"}, "delta has no effect without epsilon"),
+        ({"delta": 1e-6, "noise": 0.0, "aggregator": "fedavg"}, "delta has no effect without epsilon or noise"),
         ({"aggregator": "local", "liars": 1}, "liars has no effect: nothing is sent in these runs"),
         ({"adapter": "none", "robust": "median"}, "robust has no effect: nothing is sent"),
         ({"aggregator": "local", "interval": 5}, "interval has no effect: nothing is sent"),

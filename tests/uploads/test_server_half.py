@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 from fedctta.aggregators import Aggregator, Uploads
+from fedctta.errors import UserError
 from fedctta.uploads.robust import Robust
 from fedctta.uploads.server_half import serve
 from fedctta.uploads.stages import Transit
@@ -76,3 +78,18 @@ def test_robustness_limits_what_is_mixed(way, expected):
     """With a cap of 0.2, W of client 0 is (0.6, 0.2, 0.2); its median of 2, 4 and 12 is 4."""
     served = play(way, active=[True, True, True])
     assert served.received["a"][0].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("mixing", "found"),
+    [
+        (torch.eye(2), r"W\[2, 2\]"),
+        (torch.eye(3, dtype=torch.float64), "W in float64"),
+        (np.eye(3, dtype=np.float32), "a ndarray"),
+        (None, "a NoneType"),
+    ],
+)
+def test_a_wrong_w_of_a_method_of_ones_own_is_one_line(monkeypatch, mixing, found):
+    monkeypatch.setattr(Told, "collaborate", lambda self, server, uploads, memory: (mixing, memory))
+    with pytest.raises(UserError, match=rf"told returned {found}: return W\[3, 3\], a tensor in float32"):
+        play("none", active=[True, True, True])

@@ -73,7 +73,8 @@ class BalancedNorm(Adapter):
         view = augment(x, private["key"])
         to_teacher, to_student = (view, x) if self.augment_teacher else (x, view)
         classes = torch.arange(_classes(network), device=x.device)
-        labels = (network(client.own, x).logits.argmax(-1, keepdim=True) == classes).to(x.dtype)
+        logits = network(client.own, x).logits
+        labels = (logits.argmax(-1, keepdim=True) == classes).to(logits.dtype)
         limit = self._constant("threshold", network) * math.log(len(classes))
 
         def run(who: str, weights: Tensors, images: Tensor) -> tuple[Output, Tensors]:

@@ -84,9 +84,9 @@ class RoTTA(Adapter):
     def _learn(self, network: Network, client: Client, memory: Memory, key: Tensor) -> Client:
         """Take one step of the student and let the teacher follow."""
         taken = (memory.label != EMPTY).to(memory.images.dtype)
-        rule, view = robust(self.alpha, taken), augment(memory.images, key)
+        rule, view = robust(self.alpha, taken), augment(memory.images, key).to(network.dtype)
         weight = torch.sigmoid(-memory.age / self.places)
-        teacher = network(client.own, memory.images, rule)
+        teacher = network(client.own, memory.images.to(network.dtype), rule)
         student = under("student", client.private)
         affine = only(network.affine, student)
 

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from fedctta.cli.console import err, out
 from fedctta.cli.device import device
 from fedctta.errors import UserError
 from fedctta.fleet.processes.live import Live
 
 fleet_app = typer.Typer(no_args_is_help=True, help="The same methods across machines, on Flower.")
 fleet_app.command("device")(device)
-out = Console(markup=False)
-err = Console(stderr=True, markup=False)
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no node keys; only on loopback.")]

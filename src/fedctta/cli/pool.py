@@ -27,9 +27,13 @@ _INSTEAD = {
 }
 
 
-def refuse_useless(context: typer.Context, name: str) -> None:
-    """Refuse options that were given and have no effect with this word."""
+def refuse_useless(context: typer.Context, name: str | None) -> None:
+    """Refuse options that were given and have no effect with this word, or without any."""
     given = {key for key in context.params if _was_given(context, key)}
+    if name is None:
+        if given:
+            raise UserError("name a table or figure for these options: `fedctta reproduce` alone lists them")
+        return
     if useless := given - USED[name] - _ALWAYS if name in USED else given & {"as_json", "only"}:
         key = min(useless)
         option = {"as_json": "--json", "folder": "--out", "words": "a word"}.get(key, f"--{key.replace('_', '-')}")

@@ -54,12 +54,10 @@ def reproduce(
     is missing there and how long it will take, pack puts its runs into one file of records, and pages writes all result
     pages from that file.
     """
+    whole_pool.refuse_useless(context, name)
     if name is None:
-        if quick or dry_run or gather or seeds is not None:
-            raise UserError("name a table or figure for these options: `fedctta reproduce` alone lists them")
         print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
         return
-    whole_pool.refuse_useless(context, name)
     place = pool or folder
     if name in ("all", "status"):
         from fedctta.papers.campaign import plan_all

@@ -28,9 +28,7 @@ def check_domains(data: Domains) -> Domains:
     images = {name: _images(name, data.images.get(name)) for name in names}
     for name in names[1:]:
         _refuse_another_kind(names[0], images[names[0]], name, images[name])
-    if isinstance(data.classes, str) or not isinstance(data.classes or (), Iterable):
-        raise UserError(f"Domains.classes is {data.classes!r}: give a tuple of texts, one per class")
-    labels, classes = data.labels, tuple(data.classes or ())
+    labels, classes = data.labels, _classes(data.classes)
     if labels is None:
         pass
     elif isinstance(labels, Mapping):
@@ -69,13 +67,26 @@ def as_array(values: Any) -> NDArray[Any]:
     return values if isinstance(values, np.ndarray) else np.asarray(values)
 
 
-def _names(names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"Domains.names is {names!r}: give a tuple of texts, one per domain")
+def _names(given: Any) -> tuple[str, ...]:
+    names = _as_tuple(given)
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise UserError(f"Domains.names is {given!r}: give a tuple of texts, one per domain")
     if not names:
         raise UserError("Domains.names is empty: name at least one domain")
     refuse_twice(names, "Domains.names")
-    return names if isinstance(names, tuple) else tuple(names)
+    return names
+
+
+def _classes(given: Any) -> tuple[str, ...]:
+    classes = () if given is None else _as_tuple(given)
+    if classes is None:
+        raise UserError(f"Domains.classes is {given!r}: give a tuple of texts, one per class")
+    return tuple(map(str, classes))
+
+
+def _as_tuple(given: Any) -> tuple[Any, ...] | None:
+    """Return the items of what holds several, an array or a generator too; a text counts as one."""
+    return None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
 
 
 def _images(name: str, given: Any) -> NDArray[Any]:

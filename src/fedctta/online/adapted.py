@@ -6,7 +6,6 @@ Every call predicts a batch and adapts to it, with the numbers of `fedctta run` 
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from fedctta.adapters import Adapter, adapters
 from fedctta.core.clients import Client
+from fedctta.core.copying import copy_model
 from fedctta.core.network import Network
 from fedctta.core.outputs import Inputs, PickLogits, count_rows, map_tensors, pick_logits
 from fedctta.core.tensors import like
@@ -214,7 +214,7 @@ class AdaptedModel(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptedModel:
         """Move or cast everything, as `nn.Module` does for `to`, `cuda` and their like."""
         old, moved = self.adaptation.network, fn(torch.zeros_like(self._first))
-        module = copy.deepcopy(self.source)
+        module = copy_model(self.source)
         module.load_state_dict(old.module.state_dict())  # the given module may have changed since
         network = Network(module.to(moved.device, moved.dtype), moved.device, old.dense, output=old.output)
         self.adaptation.convert(network, fn)

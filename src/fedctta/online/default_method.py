@@ -19,14 +19,14 @@ def choose_default(network: Network) -> tuple[str, str]:
     >>> choose_default(Network(nn.Flatten()))[0]
     'none'
     """
-    unwaiting = adapters.classes()[UNWAITING]
+    unwaiting = adapters.create(UNWAITING)
+    if not meets(network, unwaiting.needs):
+        return PLAIN, (
+            f"adapter {UNWAITING!r} needs BatchNorm layers and this model has none, so that it predicts without"
+            " adapting: name another method (`fedctta doctor` says which fit)"
+        )
     try:
         check_precision(network, unwaiting)
     except UserError as error:
         return PLAIN, f"{error}; as no method was named, the model predicts without adapting"
-    if meets(network, unwaiting.needs):
-        return UNWAITING, ""
-    return PLAIN, (
-        f"adapter {UNWAITING!r} needs BatchNorm layers and this model has none, so that it predicts without adapting:"
-        " name another method (`fedctta doctor` says which fit)"
-    )
+    return UNWAITING, ""

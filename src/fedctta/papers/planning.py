@@ -48,7 +48,9 @@ def make_plan(
 
 
 def _refuse_unused(name: str, grids: Sequence[Cells], values: Mapping[str, Any]) -> None:
-    """Refuse parameters of methods that are in no cell."""
+    """Refuse a seed, which no cell heeds, and parameters of methods that are in no cell."""
+    if "seed" in values:
+        raise UserError("seed has no effect, as a reproduction plays seeds 0 to N - 1: say how many by --seeds")
     cells = [cell for grid in grids for cell in grid.values()]
     there = {method for cell in cells for method in (cell.adapter, cell.aggregator, cell.stream, cell.samples)}
     for key in values:

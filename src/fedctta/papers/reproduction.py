@@ -115,8 +115,7 @@ def reproduce(
     require_writable(folder / "runs")
     if not gather:
         trainings = find_trainings(plan.paper, plan.mine)
-        for reason in train_sources(trainings, lambda line: console.print(line, soft_wrap=True), jobs).values():
-            raise UserError(reason)
+        train_sources(trainings, lambda line: console.print(line, soft_wrap=True), jobs, stop=True)
     for panel, grid in zip(plan.panels, plan.grids, strict=True):
         check_lengths(panel, grid, cache, lacking)
     found: Found

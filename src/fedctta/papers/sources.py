@@ -92,19 +92,29 @@ def require_size(path: Path, experiment: Experiment) -> None:
         )
 
 
-def train_sources(trainings: Sequence[Training], say: Callable[[str], None], jobs: int = 1) -> dict[Path, str]:
-    """Train what is missing, `jobs` models at once; return by path why those could not be trained that could not."""
+def train_sources(
+    trainings: Sequence[Training], say: Callable[[str], None], jobs: int = 1, stop: bool = False
+) -> dict[Path, str]:
+    """Train what is missing, `jobs` models at once; return by path why those could not be trained that could not.
+
+    With `stop` the first failure is raised, and no other training begins: each may take hours.
+    """
     lines = [f"[{k + 1}/{len(trainings)}] {training.command}" for k, training in enumerate(trainings)]
     if jobs == 1:
         return {
             training.path: reason
             for line, training in zip(lines, trainings, strict=True)
-            if (reason := _attempt(training, partial(say, line)))
+            if (reason := _attempt(training, partial(say, line), stop))
         }
     for line in lines:
         say(line)
     _prepare(trainings)
-    reasons = work_at_once(_train, trainings, jobs)
+
+    def end(training: Training, reason: str) -> None:
+        if stop and reason:
+            raise UserError(reason)
+
+    reasons = work_at_once(_train, trainings, jobs, end)
     return {training.path: reason for training, reason in zip(trainings, reasons, strict=True) if reason}
 
 
@@ -116,10 +126,12 @@ def _prepare(trainings: Sequence[Training]) -> None:
             prepare(training.words)
 
 
-def _attempt(training: Training, begin: Callable[[], None]) -> str:
+def _attempt(training: Training, begin: Callable[[], None], stop: bool) -> str:
     try:
         _train(training, begin)
     except UserError as error:
+        if stop:
+            raise
         return str(error)
     return ""
 

@@ -39,9 +39,10 @@ def titled() -> dict[str, Method]:
 
 
 def find_method(label: str) -> Method | None:
-    """Return the method of a row, whose label is its title and perhaps parameters (`FedAvg interval=1`)."""
+    """Return the method of a row: its label is the title, perhaps with more (`FedAvg interval=1`, `FedAvg, bn`)."""
     known = titled()
-    return known.get(label) or known.get(re.split(r" (?=[\w.]+=)", label)[0])
+    fitting = [title for title in known if re.match(rf"{re.escape(title)}(,| [\w.]+=|$)", label)]
+    return known[max(fitting, key=len)] if fitting else None
 
 
 def rank(method: Method | None) -> int:

@@ -200,8 +200,8 @@ def refuse_idle_guards(choices: Mapping[str, Sequence[Any]], experiments: Sequen
     for key in ("delay", "stale", "decay"):
         if set(choices.get(key, ())) - {DEFAULTS[key]} and not any(e.stragglers for e in experiments):
             raise UserError(f"{key} has no effect without stragglers: say stragglers=0.2, or drop it")
-    if set(choices.get("delta", ())) - {DEFAULTS["delta"]} and all(e.epsilon is None for e in experiments):
-        raise UserError("delta has no effect without epsilon: say epsilon=8, or drop it")
+    if set(choices.get("delta", ())) - {DEFAULTS["delta"]} and not any(e.epsilon or e.noise for e in experiments):
+        raise UserError("delta has no effect without epsilon or noise: say epsilon=8, or drop it")
     if set(choices.get("lie", ())) - {DEFAULTS["lie"]} and not any(e.liars for e in experiments):
         raise UserError("lie has no effect without liars: say liars=2, or drop it")
 

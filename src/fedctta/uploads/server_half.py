@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, restrict
+from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, Weights, restrict
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import choose_rows
 from fedctta.errors import UserError
@@ -77,7 +78,15 @@ def _collaborate(server: Server, aggregator: Aggregator, uploads: Uploads, memor
         raise UserError(
             f"collaborate of {aggregator.name} must return two things: W[{clients}, {clients}] and the memory"
         )
-    if isinstance(answer[0], Tensor) and answer[0].shape != (clients, clients):
-        shape = list(answer[0].shape)
-        raise UserError(f"collaborate of {aggregator.name} returned W{shape}: return W[{clients}, {clients}]")
-    return answer
+    mixing: Any = answer[0]
+    if not isinstance(mixing, Weights | Mapping):
+        found = f"a {type(mixing).__name__}"
+    elif isinstance(mixing, Tensor) and mixing.shape != (clients, clients):
+        found = f"W{list(mixing.shape)}"
+    elif isinstance(mixing, Tensor) and mixing.dtype == torch.float64 not in {t.dtype for t in uploads.own.values()}:
+        found = "W in float64"
+    else:
+        return answer
+    raise UserError(
+        f"collaborate of {aggregator.name} returned {found}: return W[{clients}, {clients}], a tensor in float32"
+    )

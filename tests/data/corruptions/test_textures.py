@@ -151,7 +151,8 @@ def test_a_damaged_cache_is_not_used(files, monkeypatch, alone, tmp_path):
 
 @pytest.mark.parametrize("failure", [subprocess.TimeoutExpired("pip", 60), OSError(12, "Cannot allocate memory")])
 def test_a_slow_index_and_a_pip_that_does_not_start_are_given_up(alone, monkeypatch, failure):
-    def fail(command, **options):
+    def fail(command, timeout, **options):
+        assert timeout <= 60  # a run waits
         raise failure
 
     monkeypatch.setattr(fetch.subprocess, "run", fail)

@@ -25,6 +25,8 @@ from fedctta.files import whole
 PACKAGE = "imagecorruptions"
 VERSION = "1.1.2"
 STAND_IN = "generated stand-in"
+PATIENCE = 60.0
+"""Seconds to wait for the package index, as there is a stand-in."""
 
 SHA256 = {
     "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
@@ -135,7 +137,7 @@ def _fetch() -> list[bytes] | None:
     """Download the package, building and running nothing of it, and return the five files' bytes."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return _unpack(pip_wheel(PACKAGE, VERSION, Path(folder), progress=False))
+            return _unpack(pip_wheel(PACKAGE, VERSION, Path(folder), progress=False, patience=PATIENCE))
         except UserError:
             return None
 
