@@ -452,6 +452,25 @@ def test_two_devices_do_not_write_to_one_place(settings, tmp_path, name):
     assert run_device(alone).images == IMAGES  # with its own state it goes on
 
 
+FAILING = """
+import numpy as np
+
+def images():
+    for _ in range(5):
+        yield np.zeros((4, 8, 8, 3), np.uint8)
+    yield "no image"
+"""
+
+
+def test_a_device_that_fails_on_its_first_day_goes_on_in_the_same_place(settings, tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING)
+    settings = replace(settings, data="python:failing:images", out=tmp_path / "p.jsonl")
+    for rows in (20, 40):
+        with pytest.raises(UserError, match="the Python source gave"):
+            run_device(settings)
+        assert lines(settings.out) == rows
+
+
 def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch):
     """Another device on the same state may end, and have sent something more, until this one holds its lock."""
     noisy, read = replace(settings, parameters={}, epsilon=4.0, socket=settings.state.parent / "s"), start.Accountant
