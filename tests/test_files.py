@@ -293,7 +293,7 @@ def test_a_command_that_is_told_to_end_leaves_nothing_half_written(tmp_path, num
             assert running.stdout.readline() == "writing\n"
             assert list(tmp_path.rglob("*.part"))
             running.send_signal(number)
-            assert running.wait(30) == 128 + number
+            assert running.wait(60) == 128 + number
         finally:
             running.kill()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

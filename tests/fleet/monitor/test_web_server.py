@@ -28,7 +28,7 @@ def serving(observe=lambda: SEEN, host="127.0.0.1"):
 
 
 def ask(port, path="/", method="GET", **headers):
-    visitor = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    visitor = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     visitor.request(method, path, headers=headers)
     answer = visitor.getresponse()
     return answer, answer.read()
