@@ -193,7 +193,7 @@ except UserError as error:
 
 def test_a_full_disk_is_one_line_for_tensors_too(tmp_path):
     told = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "w.safetensors")], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", FULL, str(tmp_path / "w.safetensors")], capture_output=True, text=True, timeout=600
     )
     assert told.stderr == ""
     assert "w.safetensors: " in told.stdout
