@@ -484,6 +484,18 @@ def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch)
     assert run_device(noisy).images == IMAGES
 
 
+def test_a_method_that_studies_the_source_gets_images_of_its_stream(settings):
+    words = {"model": "resnet8-w16", "adapter": "eata", "parameters": {}, "batch": 10}
+    assert run_device(replace(settings, data="stream:dataset=shapes-c,slots=1,client=0", **words)).images > 0
+
+
+def test_a_method_that_studies_the_source_is_refused_where_the_stream_has_no_images_of_it(settings, pets):
+    data = f"stream:dataset=folders,folder={pets}/pictures,size=8,clients=2,niid.clusters=1,slots=1,client=0"
+    with pytest.raises(UserError, match="no images that all know, which adapter eata asks for: use"):
+        run_device(replace(settings, data=data, adapter="eata", parameters={}))
+    assert not settings.state.exists()
+
+
 def test_images_of_the_source_are_refused_for_a_method_that_needs_none(settings, tmp_path):
     with pytest.raises(UserError, match="--source-images has no effect on adapter 'bn', which needs none: drop it"):
         run_device(replace(settings, source_images=tmp_path / "nowhere"))
