@@ -310,7 +310,7 @@ def test_a_node_that_announces_answers_and_sends_none_holds_up_no_round(tmp_path
     code.write_text(ANNOUNCES)
 
     def story(o):
-        yield from o.until(lambda: o.round > 4, "a fifth round", 90)
+        yield from o.until(lambda: o.round > 4, "a fifth round", 150)
 
     def node(link, name, *rest):
         part = start(link, name, *rest)
