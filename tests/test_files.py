@@ -192,7 +192,7 @@ except UserError as error:
 
 def test_a_full_disk_is_one_line_for_tensors_too(tmp_path):
     told = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "w.safetensors")], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", FULL, str(tmp_path / "w.safetensors")], capture_output=True, text=True, timeout=600
     )
     assert told.stderr == ""
     assert "w.safetensors: " in told.stdout
@@ -292,7 +292,7 @@ def test_a_command_that_is_told_to_end_leaves_nothing_half_written(tmp_path, num
             assert running.stdout.readline() == "writing\n"
             assert list(tmp_path.rglob("*.part"))
             running.send_signal(number)
-            assert running.wait(30) == 128 + number
+            assert running.wait(60) == 128 + number
         finally:
             running.kill()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

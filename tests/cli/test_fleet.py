@@ -165,11 +165,14 @@ def test_watch_serves_until_it_is_stopped(tmp_path):
     (tmp_path / "status.json").write_text('{"round": 3}')
     command = [sys.executable, "-m", "fedctta", "fleet", "watch", str(tmp_path), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        address = process.stderr.readline().split()[0]
-        with urlopen(f"{address}metrics") as answer:
-            assert "fedctta_rounds_closed_total 3" in answer.read().decode()
-        process.terminate()
-        assert process.wait() == 143
+        try:
+            address = process.stderr.readline().split()[0]
+            with urlopen(f"{address}metrics") as answer:
+                assert "fedctta_rounds_closed_total 3" in answer.read().decode()
+            process.terminate()
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
 
 
 def test_status_survives_torn_lines_and_names_that_look_like_markup(tmp_path):

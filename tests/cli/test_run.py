@@ -121,7 +121,7 @@ main()
 
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_numbers(home):
     python, words = sys.executable, ["run", *QUICK[:-2], "slots=20", "device=cpu", "-q"]
-    options = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 120, "text": True, "capture_output": True}
+    options = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 600, "text": True, "capture_output": True}
     command = [python, "-m", "fedctta", *words]
     subprocess.run([*command, "--out", "whole", "--json", "whole.json"], **options, check=True)
     stopped = subprocess.run([python, "-c", CTRL_C_IN_ROUND_20, *words, "--out", "broken"], **options, check=False)

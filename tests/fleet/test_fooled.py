@@ -287,6 +287,41 @@ def test_a_device_that_comes_back_with_other_weights_is_refused_though_its_node_
     assert "refused the server's request" in (tmp_path / "logs" / "device-1.log").read_text()
 
 
+ANNOUNCES = """
+import sys
+from fedctta.fleet import flower
+from fedctta.fleet.transport import node
+
+send, answers = flower.push_objects, []
+
+def announce(*words, **named):
+    answers.append(words)
+    if len(answers) == 1:  # the answer to the hello
+        send(*words, **named)
+
+flower.push_objects = announce
+node.main(sys.argv[1:])
+"""
+
+
+def test_a_node_that_announces_answers_and_sends_none_holds_up_no_round(tmp_path):
+    ordeal, start = Ordeal(tmp_path, devices=2), process_specs.node
+    code = tmp_path / "announces.py"
+    code.write_text(ANNOUNCES)
+
+    def story(o):
+        yield from o.until(lambda: o.round > 4, "a fifth round", 150)
+
+    def node(link, name, *rest):
+        part = start(link, name, *rest)
+        return replace(part, command=(sys.executable, str(code), *part.command[3:])) if name == "device-1" else part
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_specs, "node", node)
+        ordeal.tell(story)
+    assert "device-1 joined" in (tmp_path / "server" / "server.log").read_text()
+
+
 def test_a_plans_least_batch_is_heeded_by_devices(tmp_path):
     ordeal = Ordeal(tmp_path, devices=1)
     plan, log = tmp_path / "fleet.toml", tmp_path / "server" / "server.log"

@@ -35,6 +35,18 @@ def test_the_last_two_are_kept(monkeypatch):
     assert asked == [("fog",), ("frost",), ("contrast",), ("fog",)]
 
 
+def test_images_that_all_know_are_those_of_a_run_and_need_no_corrupted_ones(monkeypatch):
+    cache, experiment = Cache(), Experiment(dataset="shapes-c", domains="fog")
+    known = datasets.public_images(experiment, cache.data(experiment), 4, CPU)
+    monkeypatch.setattr(cache, "data", None)
+    assert torch.equal(cache.public_images(experiment, 4, CPU), known)
+
+
+def test_images_that_all_know_may_be_of_the_data(pets):
+    cache, experiment = Cache(), Experiment(dataset="folders", folder=str(pets / "pictures"), size=8, source_images="4")
+    assert cache.public_images(experiment, 4, CPU).shape == (4, 3, 8, 8)
+
+
 def test_missing_weights_are_told_before_data_are_made(monkeypatch):
     monkeypatch.setattr(datasets, "load_domains", None)
     with pytest.raises(UserError, match="no weights of resnet18 for shapes: run `fedctta pretrain"):

@@ -63,8 +63,11 @@ NAMES = {
     ),
     "flwr.supercore.interceptors.http.runtime_version": ("RuntimeVersionHttpInterceptor",),
     "flwr.supercore.run": ("Run", "RunNotRunningException"),
+    "flwr.supercore.state.schema.corestate_models": ("ObjectPushSession", "ObjectPushSessionRoot"),
+    "flwr.supercore.state.schema.linkstate_models": ("MessageRes",),
     "flwr.supercore.task_identity": ("TaskIdentity",),
     "flwr.superlink.auth_plugin": ("NoOpControlAuthnPlugin",),
+    "flwr.superlink.main": ("runtime_handlers",),
     "flwr.supernode.fleet_http_connection": ("http_request_response",),
 }
 REPLACED = {

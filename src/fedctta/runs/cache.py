@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedctta.core.network import Network
 from fedctta.data.corrupted import SETS
@@ -17,7 +17,7 @@ from fedctta.data.masked import AnyDomains
 from fedctta.data.public_sets import PUBLIC
 from fedctta.models import ARCHITECTURES, USUAL, model_for
 from fedctta.models.source import Source
-from fedctta.runs.datasets import data_keys, load_data
+from fedctta.runs.datasets import clean_images, data_keys, load_data, public_images
 from fedctta.runs.settings import Experiment
 from fedctta.runs.source_models import find_source, load_module
 
@@ -44,6 +44,12 @@ class Cache:
         if experiment.dataset in SETS and not self.objects and not dense:
             self.source(experiment, model)
         return self._load_data(*data_keys(experiment), self._trained(experiment))
+
+    def public_images(self, experiment: Experiment, count: int, device: torch.device) -> Tensor:
+        """Return the images that all clients know to who has no stream; load the data only if these come of them."""
+        if experiment.dataset in SETS and experiment.source_images is None:
+            return clean_images(experiment, count, device)
+        return public_images(experiment, self.data(experiment), count, device)
 
     def _trained(self, experiment: Experiment) -> tuple[str, ...]:
         """Return the domains that the source model was trained on, as its card says."""

@@ -83,6 +83,11 @@ def public_images(experiment: Experiment, data: AnyDomains, count: int, device: 
     if isinstance(data, Domains) and data.training:
         known = np.concatenate([array[: -(-count // len(data.training))] for array in data.training.values()])
         return read_batch(known[:count], device)
+    return clean_images(experiment, count, device)
+
+
+def clean_images(experiment: Experiment, count: int, device: torch.device) -> Tensor:
+    """Return the first images of the data set that was corrupted; refuse another, which has none."""
     if experiment.dataset == "scenes":
         return to_input(np.asarray(load_scenes("test").images[:count]), device)
     if experiment.dataset not in SETS:

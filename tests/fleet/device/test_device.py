@@ -189,7 +189,7 @@ def test_in_lockstep_the_guard_acts_if_it_is_asked_to(tmp_path, spoilt):
 
     def serve():
         seen = 0
-        while device.handover.wait_for_moment(seen, 20) and not device.handover.ended:
+        while device.handover.wait_for_moment(seen, 60) and not device.handover.ended:
             moment = device.handover.moment
             seen = moment.batches
             published.append(moment.client)
@@ -198,7 +198,7 @@ def test_in_lockstep_the_guard_acts_if_it_is_asked_to(tmp_path, spoilt):
     server = threading.Thread(target=serve)
     server.start()
     device.walk(batches(6, images=32), stop)
-    server.join(20)
+    server.join(60)
     assert len(published) == 6  # also of batches that were not adapted to
     assert device.adaptation.health.answers == "source"
     assert float(published[-1].own["1.running_mean"].abs().max()) < 1e3
@@ -308,11 +308,11 @@ def test_lockstep_equals_the_simulation(tmp_path, monkeypatch, adapter, aggregat
             desk = RequestHandler(f"device-{k}", *known, lockstep=True, spare=own_network.spare)
             walk = threading.Thread(target=device.walk, args=(one_client(f"{words},client={k}", 5, 0), Stop()))
             walk.start()
-            device.handover.wait_for_moment(0, 30)
+            device.handover.wait_for_moment(0, 60)
             devices, desks, threads = [*devices, device], [*desks, desk], [*threads, walk]
         collaborations = serve(federation, desks, len(stream))
         for walk in threads:
-            walk.join(30)
+            walk.join(60)
     predicted = torch.tensor([[row["class"] for row in rows(tmp_path / f"{k}")] for k in range(CLIENTS)])
     assert torch.equal(predicted.view(CLIENTS, len(stream), 5).transpose(0, 1), torch.stack(simulated))
     torch.testing.assert_close(collaborations, torch.stack(weights), rtol=0, atol=1e-4)

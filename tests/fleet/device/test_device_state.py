@@ -106,7 +106,7 @@ def refused(folder, predicted=None):
 
 def test_a_refused_device_removes_the_folder_that_it_made_and_no_other(tmp_path):
     (tmp_path / "old").mkdir()
-    for name, predicted, left in (("a", None, False), ("b", "", False), ("c", "{}\n", True), ("old", "", True)):
+    for name, predicted, left in (("a", None, False), ("c", "{}\n", True), ("old", "", True)):
         with pytest.raises(UserError, match="refused"):
             refused(tmp_path / name, predicted)
         assert (tmp_path / name).exists() == left

@@ -27,9 +27,9 @@ def test_a_moment_is_waited_for_until_it_comes_the_data_end_or_time_is_up():
     assert handover.wait_for_moment(2, 0)
     assert not handover.wait_for_moment(3, 0.01)
     threading.Timer(0.05, lambda: handover.publish(held(4))).start()
-    assert handover.wait_for_moment(3, 5)
+    assert handover.wait_for_moment(3, 60)
     threading.Timer(0.05, handover.end).start()
-    assert handover.wait_for_moment(4, 5)
+    assert handover.wait_for_moment(4, 60)
 
 
 def test_waiting_for_a_download_ends_when_told_to_stop():

@@ -4,6 +4,8 @@ import json
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedctta.errors import UserError
 from fedctta.fleet.device import predictions
-from fedctta.fleet.device.predictions import cut_torn_line, open_predictions
+from fedctta.fleet.device.predictions import cut_torn_line, open_predictions, sole_writer
 from fedctta.fleet.device.sources import Done
 
 
@@ -119,3 +121,39 @@ def test_predictions_are_their_users_alone(tmp_path):
             out.append(rows(0))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def refused(path):
+    with sole_writer(path), open_predictions(path):
+        raise UserError("refused")
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.parquet"])
+def test_who_is_refused_leaves_nothing(tmp_path, name):
+    with pytest.raises(UserError, match="refused"):
+        refused(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.parquet"])
+def test_who_is_refused_leaves_the_files_of_one_that_comes_just_then(tmp_path, monkeypatch, name):
+    path, remove = tmp_path / name, Path.unlink
+
+    with ExitStack() as others:
+
+        def unlink(gone, missing_ok=False):
+            remove(gone, missing_ok=missing_ok)
+            if gone.name in (".p.jsonl.lock", "_lock") and not opened:
+                opened.append(others.enter_context(sole_writer(path)))
+                opened.append(others.enter_context(open_predictions(path)))
+                opened[1].append(rows(0))
+
+        opened = []
+        monkeypatch.setattr(Path, "unlink", unlink)
+        with pytest.raises(UserError, match="refused"):
+            refused(path)
+        assert opened[1].done().images == 3
+        with pytest.raises(UserError, match="another device writes to"):
+            refused(path)
+    with open_predictions(path) as out:
+        assert out.done().images == 3

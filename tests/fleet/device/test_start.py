@@ -72,7 +72,7 @@ def begin(settings):
     return process
 
 
-def until(condition, seconds=20.0):
+def until(condition, seconds=120.0):
     """Wait for something to come true."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -99,7 +99,7 @@ def test_killed_again_and_again_it_predicts_every_image_once(settings, kind):
     process = begin(settings)
     until(lambda: lines(out) >= IMAGES)
     os.kill(process.pid, signal.SIGTERM)  # a folder's device is done, one that watches is told to stop
-    process.join(10)
+    process.join(60)
     assert process.exitcode in (0, -signal.SIGTERM)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == IMAGES
@@ -115,7 +115,7 @@ def test_killed_while_it_writes_parquet(settings):
     folder = settings.state.parent / "p.parquet"
     settings = replace(settings, out=folder)
     for count in (100, 300):
-        process = begin(settings)
+        process = begin(watching(settings))  # which does not come to its end, where rows become a part
         until(lambda count=count: sum(map(lines, folder.glob("_rows*"))) >= count)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
@@ -140,7 +140,7 @@ def test_it_answers_at_its_door_while_it_works(settings):
     assert ask(Parcel("step", 1, note, first.arrays)).note["received"] == 1
     until(lambda: lines(settings.state / "predictions.jsonl") >= IMAGES)
     os.kill(process.pid, signal.SIGTERM)
-    process.join(10)
+    process.join(60)
     assert process.exitcode == 0
     assert not socket.exists()
 
@@ -387,7 +387,7 @@ def command(settings, log, most=resource.RLIM_INFINITY):
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(60)
+    process.join(120)
     return process.exitcode
 
 
@@ -424,7 +424,7 @@ def test_an_image_of_another_size_does_not_settle_it_after_a_restart(settings, t
         process = begin(settings)
         until(lambda count=count: lines(rows) >= count)
         os.kill(process.pid, signal.SIGTERM)
-        process.join(10)
+        process.join(60)
         for name in ("4.bmp", "5.bmp"):
             add(name, 8)
     ids = [Path(json.loads(line)["id"]).name for line in rows.read_text().splitlines()]
@@ -443,13 +443,32 @@ def test_two_devices_do_not_write_to_one_place(settings, tmp_path, name):
         run_device(second)
     until(lambda: lines(rows) >= IMAGES)
     os.kill(process.pid, signal.SIGTERM)
-    process.join(10)
+    process.join(60)
     assert not second.state.exists()
     with pytest.raises(UserError, match=f"{first.out} has rows of another --state: choose another --out"):
         run_device(second)
     assert not second.state.exists()
     assert not {"_lock", ".p.jsonl.lock"} & {path.name for path in tmp_path.rglob("*")}
     assert run_device(alone).images == IMAGES  # with its own state it goes on
+
+
+FAILING = """
+import numpy as np
+
+def images():
+    for _ in range(5):
+        yield np.zeros((4, 8, 8, 3), np.uint8)
+    yield "no image"
+"""
+
+
+def test_a_device_that_fails_on_its_first_day_goes_on_in_the_same_place(settings, tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING)
+    settings = replace(settings, data="python:failing:images", out=tmp_path / "p.jsonl")
+    for rows in (20, 40):
+        with pytest.raises(UserError, match="the Python source gave"):
+            run_device(settings)
+        assert lines(settings.out) == rows
 
 
 def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch):
@@ -463,6 +482,18 @@ def test_what_was_sent_is_read_while_nobody_else_can_send(settings, monkeypatch)
 
     monkeypatch.setattr(start, "Accountant", accountant)
     assert run_device(noisy).images == IMAGES
+
+
+def test_a_method_that_studies_the_source_gets_images_of_its_stream(settings):
+    words = {"model": "resnet8-w16", "adapter": "eata", "parameters": {}, "batch": 10}
+    assert run_device(replace(settings, data="stream:dataset=shapes-c,slots=1,client=0", **words)).images > 0
+
+
+def test_a_method_that_studies_the_source_is_refused_where_the_stream_has_no_images_of_it(settings, pets):
+    data = f"stream:dataset=folders,folder={pets}/pictures,size=8,clients=2,niid.clusters=1,slots=1,client=0"
+    with pytest.raises(UserError, match="no images that all know, which adapter eata asks for: use"):
+        run_device(replace(settings, data=data, adapter="eata", parameters={}))
+    assert not settings.state.exists()
 
 
 def test_images_of_the_source_are_refused_for_a_method_that_needs_none(settings, tmp_path):

@@ -112,6 +112,26 @@ def test_a_folder_that_is_away_is_waited_for_and_nothing_in_it_comes_twice(tmp_p
     ]
 
 
+def test_an_empty_place_where_a_folder_was_mounted_does_not_let_images_come_twice(tmp_path):
+    clock, folder = Clock(), tmp_path / "camera"
+    folder.mkdir()
+    a, b = (draw(folder / f"{name}.png") for name in "ab")
+    source = watch(folder, 1, 0.0, {str(folder / "old.png")}, clock)
+    assert looks(source, clock, 4) == [(a,), (b,)]
+    folder.rename(tmp_path / "mounted")
+    folder.mkdir()
+    assert looks(source, clock, 3) == []
+    folder.rmdir()
+    (tmp_path / "mounted").rename(folder)
+    draw(folder / "c.png")
+    assert looks(source, clock, 4) == [(str(folder / "c.png"),)]
+    Path(a).unlink()
+    assert looks(source, clock, 2) == []
+    draw(a)
+    draw(folder / "old.png")
+    assert sorted(looks(source, clock, 5)) == [(a,), (str(folder / "old.png"),)]
+
+
 def test_images_that_were_known_when_their_folder_went_away_are_not_given_up(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(watch_module, "GIVE_UP_AFTER", -1.0)
     clock, folder = Clock(), tmp_path / "camera"

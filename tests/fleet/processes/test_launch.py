@@ -31,6 +31,15 @@ def test_server_and_devices_see_one_experiment(tmp_path, devices):
     assert {"--lockstep", "bn.momentum=0.5"} <= set(words)
 
 
+def test_devices_read_data_of_ones_own_as_the_server_does(tmp_path):
+    run = {"dataset": "folders", "folder": "mine", "size": 24, "source_images": "more", "model": "resnet8-w16"}
+    words = _device_words(Tryout(tmp_path, 2, run=run), "device-0", 0, tmp_path / "0.sock")
+    experiment, _ = parse_stream(words[words.index("--data") + 1].removeprefix("stream:"), 10)
+    for key in ("dataset", "folder", "size", "source_images"):
+        assert getattr(experiment, key) == run[key]
+    assert words[words.index("--model") + 1] == "resnet8-w16"
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

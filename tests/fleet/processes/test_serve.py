@@ -96,7 +96,7 @@ def test_a_dead_server_is_noticed_when_the_wall_clock_is_set(tmp_path, plan, shi
             return run
 
     flower = Shifted(tmp_path / "server")
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
 
     def watch(*_):
         assert time.monotonic() < until, "the dead server was not noticed"

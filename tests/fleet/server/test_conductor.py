@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ from fedctta.fleet.simulation.grid import InProcessGrid
 from fedctta.fleet.transport import wire
 
 
-def test_who_does_not_answer_costs_one_deadline_and_not_one_a_round(tmp_path):
+def test_who_does_not_answer_costs_one_deadline_and_not_one_a_round(tmp_path, monkeypatch):
     federation, stream = assemble(aggregator="fedavg")
     devices = make_devices(federation, stream, 7)
 
@@ -37,10 +38,13 @@ def test_who_does_not_answer_costs_one_deadline_and_not_one_a_round(tmp_path):
         about = message.metadata
         return about.dst_node_id == 102 and about.message_type == "train.step"
 
-    began = time.monotonic()
-    fleet = {"rounds": 6, "lockstep": False, "deadline": 1.0}
+    now = count()
+    monkeypatch.setattr(conductor, "time", SimpleNamespace(monotonic=lambda: float(next(now))))  # a second per look
+    fleet = {"rounds": 6, "lockstep": False, "deadline": 300.0, "patience": 0}
     app(InProcessGrid(devices, late), context_of(tmp_path, fleet, aggregator="fedavg"))
-    assert time.monotonic() - began < 5.0  # one for the first round, one for the last delivery
+    seconds = [line["seconds"] for line in read_status(tmp_path / "server")["history"]]
+    assert [length >= 300.0 for length in seconds] == [True] + [False] * 5
+    assert next(now) < 900  # one for the first round, one for the last delivery
     for t in range(6):
         assert read_collaboration(tmp_path / "server", t)[0][0].tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
 

@@ -107,6 +107,26 @@ def test_a_device_that_does_not_answer_is_not_online(tmp_path):
     assert [node["last_round"] for node in nodes] == [2, 2, 0, 2]
 
 
+def test_who_leaves_after_its_device_did_is_offline(tmp_path):
+    federation, stream = assemble(aggregator="fedavg")
+
+    def dies(reply):
+        dead = replace(reply, kind="nothing", note={"reason": "no device answers at x"}, arrays={})
+        return dead if reply.round == 1 else reply
+
+    class Leaves(InProcessGrid):
+        def push_messages(self, messages):
+            for message in (messages := list(messages)):
+                self.nodes = {n: d for n, d in devices.items() if n != LIAR or int(message.metadata.group_id) < 2}
+            return super().push_messages(messages)
+
+    devices = make_devices(federation, stream, 4, {2: dies})
+    fleet = {"rounds": 3, "lockstep": False, "deadline": 0.5}
+    app(Leaves(devices), context_of(tmp_path, fleet, aggregator="fedavg"))
+    node = json.loads((tmp_path / "server" / "status.json").read_text())["nodes"][2]
+    assert (node["online"], node["silence"], node["last_round"]) == (False, "", 0)
+
+
 def test_a_key_cannot_say_anothers_name(tmp_path):
     """Nodes 103 to 101 are devices 0 to 2; the key of node 100 is device-3's, and says it is device-0."""
     federation, stream = assemble(aggregator="fedavg")

@@ -114,3 +114,9 @@ def test_without_methods_the_server_adds_up_books_and_refuses_lock_step_for_them
 def test_a_check_that_is_stricter_than_the_servers_own_is_taken():
     assert make_plan({"norm_bound": 100.0}, {"robust": "check"}).experiment.robust == "check"
     assert make_plan({}, {"aggregator": "fedavg", "robust": "trimmed", "trim": 0.1}).experiment.trim == 0.1
+
+
+def test_a_server_can_probe_with_images():
+    run = {"dataset": "shapes-c", "adapter": "bn", "aggregator": "fedctta", "fedctta.probe": "images"}
+    hub, _ = build(make_plan({}, run))
+    assert hub.start().memory["probe"].shape[1:] == (3, 32, 32)

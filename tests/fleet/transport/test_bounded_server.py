@@ -21,7 +21,7 @@ def judge(request: Request) -> str:
     return "me"
 
 
-def talk(content, limits=None, wait=0.2):
+def talk(content, limits=None, wait=10.0):
     """Send bytes to a server and return its answer, what it served, and what is left of it."""
     served: list[bytes] = []
 
@@ -37,7 +37,7 @@ def talk(content, limits=None, wait=0.2):
             writer.write(content)
             if writer.can_write_eof():
                 writer.write_eof()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 answer = await reader.read()
                 while server.guests:
                     await asyncio.sleep(0.005)

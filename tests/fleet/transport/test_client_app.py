@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from time import monotonic
+import threading
 
 import numpy as np
 import pytest
@@ -50,25 +50,22 @@ def test_requests_reach_the_device_and_replies_come_back(tmp_path, kind, parcel)
 
 
 def test_a_dead_device_is_answered_for_at_once(tmp_path):
-    began = monotonic()
-    reply = carried(Parcel("step", 5, {"nonce": "n"}), "train.step", device=str(tmp_path / "nobody"))
-    assert monotonic() - began < 1
+    reply = carried(Parcel("step", 5, {"nonce": "n"}), "train.step", device=str(tmp_path / "nobody"), timeout=1e6)
     assert (reply.kind, reply.round, reply.note["nonce"]) == ("nothing", 5, "n")
     assert "no device answers" in reply.note["reason"]
     assert "--node-config" in carried(Parcel("step"), "train.step").note["reason"]
 
 
 def test_a_busy_device_is_not_waited_for_beyond_the_timeout(tmp_path):
-    def slow(request: Parcel) -> Parcel:
-        import time
+    given_up = threading.Event()
 
-        time.sleep(0.6)
+    def slow(request: Parcel) -> Parcel:
+        given_up.wait(60)
         return Parcel("nothing")
 
     with SocketServer(tmp_path / "s", slow):
-        began = monotonic()
         reply = carried(Parcel("step", 5), "train.step", device=str(tmp_path / "s"), timeout=0.2)
-        assert monotonic() - began < 0.5
+        given_up.set()
     assert "within 0.2 seconds" in reply.note["reason"]
 
 

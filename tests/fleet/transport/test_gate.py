@@ -81,7 +81,7 @@ def serving(gate_of, limits):
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield door.getsockname()[1]
     finally:
@@ -97,7 +97,7 @@ def port(inside):
 
 
 def ask(port, path, method="POST", body=b"hello"):
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     connection.putrequest(method, path, skip_host=False, skip_accept_encoding=True)
     connection.putheader("Content-Length", str(len(body)))
     connection.putheader("X-Key", "node")
@@ -169,7 +169,7 @@ def test_a_failure_of_the_superlink_is_one_that_nodes_try_again_after(port):
 
 
 def test_a_connection_serves_many_requests(port):
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     for k in range(3):
         connection.request("POST", "/v1/fleet/pull-messages", b"%d" % k, {"X-Key": "me"})
         assert connection.getresponse().read() == b"%d from me" % k
@@ -191,7 +191,7 @@ def sign(path):
 
 
 def post(port, body=b"hello", headers=None):
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", "/v1/fleet/pull-messages", body, headers or {})
     return connection.getresponse().status
 
@@ -201,7 +201,7 @@ def test_only_requests_that_a_known_node_signed_are_read_and_forwarded(inside, k
         INSIDE.clear()
         assert post(port) == 401
         assert post(port, headers={"flwr-signature": "eA==", "flwr-public-key": "eA==", "flwr-timestamp": "now"}) == 401
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:  # announces a body and waits
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:  # announces a body and waits
             stranger.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 59000000\r\n\r\n")
             assert stranger.recv(100).startswith(b"HTTP/1.1 401 ")
         assert INSIDE == []
@@ -210,7 +210,7 @@ def test_only_requests_that_a_known_node_signed_are_read_and_forwarded(inside, k
 
 
 def half(port, text):
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.sendall(text)
     return connection
 
@@ -219,7 +219,7 @@ HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r
 
 
 def test_nobody_hears_of_a_request_that_does_not_come_to_its_end(inside):
-    limits = Limits(head_seconds=0.3, slack_seconds=0.3, least_speed=1e9)
+    limits = Limits(head_seconds=2.0, slack_seconds=2.0, least_speed=1e9)
     with serving(lambda: Gate(inside), limits) as port:
         INSIDE.clear()
         slow = [half(port, text) for text in (b"", b"POST /v1/fleet/a HT", HEAD, HEAD + b"some")]
@@ -232,7 +232,7 @@ def test_nobody_hears_of_a_request_that_does_not_come_to_its_end(inside):
 def test_strangers_are_bounded_and_nodes_go_on(inside, keys):
     limits = Limits(strangers=20, strangers_per_address=10, head_seconds=30.0)
     with serving(lambda: Gate(inside, nodes=keys / "nodes"), limits) as port:
-        node = HTTPConnection("127.0.0.1", port, timeout=10)
+        node = HTTPConnection("127.0.0.1", port, timeout=60)
         slow = []
         for _ in range(25):
             slow.append(half(port, b"POST /v1/fleet/a HTTP/1.1\r\n"))
@@ -242,7 +242,7 @@ def test_strangers_are_bounded_and_nodes_go_on(inside, keys):
         assert post(port, headers=sign(keys / "nodes" / "device-0.key")) == 201  # and newcomers come in
         ended = 0
         for connection in slow:
-            connection.settimeout(0.05)
+            connection.settimeout(0.2)
             with suppress(TimeoutError):
                 ended += connection.recv(1) == b""
         assert 12 <= ended <= 16
@@ -252,8 +252,10 @@ def test_bodies_are_bounded_together(inside):
     limits = Limits(body_bytes=1000, held_bytes=250, held_per_sender=250)
     with serving(lambda: Gate(inside), limits) as port:
         slow = [half(port, HEAD), half(port, HEAD)]
-        time.sleep(0.2)
-        assert post(port, b"x" * 51) == 503
+        until = time.monotonic() + 60
+        while (answer := post(port, b"x" * 51)) == 201 and time.monotonic() < until:  # it has not read both heads yet
+            time.sleep(0.05)
+        assert answer == 503
         assert post(port, b"x" * 50) == 201
         slow[0].sendall(b"x" * 100)
         assert slow[0].recv(100).startswith(b"HTTP/1.1 201")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,12 +15,16 @@ from fastapi.testclient import TestClient
 from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto
 from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.superlink.dependencies.account import AccountAccessDependency
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 from fedctta.errors import UserError
+from fedctta.fleet import flower
 from fedctta.fleet.transport import superlink
 from fedctta.fleet.transport.app_bundle import APP, build_bundle
 
@@ -83,3 +89,45 @@ def test_another_flower_is_refused_rather_than_left_open(monkeypatch):
     monkeypatch.setattr(command, "load_control_authn_plugin", None)
     with pytest.raises(UserError, match=r"has no .*Fab"):
         superlink.lock(TOKEN, b"app", {})
+
+
+@pytest.fixture
+def pulled(monkeypatch):
+    """Flower's own function with parts held back, and which questions it was asked about."""
+    handlers, asked = import_module("flwr.superlink.main").runtime_handlers, []
+    monkeypatch.setattr(handlers, "pull_messages", lambda request, *rest: asked.append(sorted(request.message_ids)))
+    superlink.hold_parts_back()
+    engine = create_engine("sqlite://")
+    for table in (flower.MessageRes, flower.ObjectPushSession):
+        table.metadata.create_all(engine)
+    state = SimpleNamespace(session=lambda: Session(engine))
+    return SimpleNamespace(pull=handlers.pull_messages, state=state, engine=engine, asked=asked)
+
+
+def test_answers_of_which_a_part_is_still_to_come_are_held_back(pulled):
+    soon = datetime.now(UTC) + timedelta(seconds=100)
+    uploads = {"coming": (soon, 2), "whole": (soon, 0), "given-up": (datetime.now(UTC), 1)}
+    with Session(pulled.engine) as session:
+        for name, (until, pending) in uploads.items():
+            session.add(flower.MessageRes(message_id=f"answer-{name}", reply_to_message_id=name))
+            session.add(flower.ObjectPushSession(session_id=name, run_id=1, expires_at=until, pending_count=pending))
+            session.flush()
+            session.add(flower.ObjectPushSessionRoot(session_id=name, root_object_id=f"answer-{name}"))
+        session.add(flower.MessageRes(message_id="answer-done", reply_to_message_id="done"))
+        session.commit()
+    request = PullAppMessagesRequest(message_ids=[*uploads, "done", "silent"])
+    pulled.pull(request, pulled.state, None)
+    with Session(pulled.engine) as session:
+        session.query(flower.ObjectPushSession).update({"pending_count": 0})
+        session.commit()
+    pulled.pull(request, pulled.state, None)
+    assert pulled.asked == [["done", "given-up", "silent", "whole"], ["coming", "done", "given-up", "silent", "whole"]]
+
+
+def test_another_flower_may_keep_its_books_in_another_way(monkeypatch):
+    handlers = import_module("flwr.superlink.main").runtime_handlers
+    own = handlers.pull_messages
+    monkeypatch.delitem(flower.__dict__, "ObjectPushSession", raising=False)
+    monkeypatch.setitem(flower._HOME, "ObjectPushSession", "flwr.nowhere")
+    superlink.hold_parts_back()
+    assert handlers.pull_messages is own

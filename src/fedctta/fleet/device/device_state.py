@@ -63,18 +63,12 @@ class DeviceState:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Unlock the folder; if this device made it and is refused before its first prediction, remove it before."""
-        if self._new and isinstance(error, UserError):
-            self._remove_if_empty()
-        self._lock.close()
-
-    def _remove_if_empty(self) -> None:
         folder = self.path.parent
-        (folder / "lock").unlink(missing_ok=True)
-        rows = folder / "predictions.jsonl"
-        if rows.exists() and not rows.stat().st_size:
-            rows.unlink()
-        with suppress(OSError):  # there is something in it
-            folder.rmdir()
+        if self._new and isinstance(error, UserError) and {path.name for path in folder.iterdir()} == {"lock"}:
+            (folder / "lock").unlink()
+            with suppress(OSError):  # another device has come
+                folder.rmdir()
+        self._lock.close()
 
     def load(self, adaptation: Adaptation) -> StreamPosition:
         """Let the adaptation go on from what is saved, if something is; return the place."""

@@ -51,27 +51,21 @@ def open_predictions(path: Path) -> Predictions:
 def sole_writer(path: Path) -> Iterator[None]:
     """Refuse a place that another device writes to: each would take the other's rows for its own."""
     place = path / "_lock" if _is_folder(path) else path.resolve().with_name(f".{path.resolve().name}.lock")
-    new = not path.exists()
+    new, refused = not path.exists(), False
     make_writable(place.parent)
     with lock(place, f"another device writes to {path}: stop it, or choose another --out"):
         try:
             yield
         except UserError:
-            if new:
-                _remove_if_empty(path, place)
+            refused = True
             raise
-        finally:
+        finally:  # once the lock is gone, what lies here may be another device's
+            if new and refused and path.is_file() and not path.stat().st_size:
+                path.unlink()
             place.unlink(missing_ok=True)
-
-
-def _remove_if_empty(path: Path, place: Path) -> None:
-    """Leave nothing behind of a device that is refused before its first prediction."""
-    place.unlink(missing_ok=True)
-    with suppress(OSError):  # there is something in it
-        if path.is_dir():
-            path.rmdir()
-        elif not path.stat().st_size:
-            path.unlink()
+            if new and refused and path.is_dir():
+                with suppress(OSError):  # there is something in it
+                    path.rmdir()
 
 
 def _is_folder(path: Path) -> bool:

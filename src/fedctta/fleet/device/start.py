@@ -182,11 +182,11 @@ def _find_origin(settings: Settings, adapter: str, compute: torch.device) -> _Or
     if not settings.data.startswith("stream:"):
         return _Origin("", seed_of(settings.name), 0, images)
     from fedctta.fleet.simulation.simulated import parse_stream
-    from fedctta.runs.datasets import public_images
+    from fedctta.runs.cache import Cache
 
     experiment, number = parse_stream(settings.data.removeprefix("stream:"), settings.batch)
     if settings.source_images is None:
-        images = partial(public_images, experiment, device=compute)
+        images = partial(Cache().public_images, replace(experiment, adapter=adapter), device=compute)
     return _Origin(experiment.dataset, experiment.seed, number, images)
 
 

@@ -3,7 +3,7 @@
 A file is taken once it is whole: it has kept its size and times since the look before, and reads as an image. One that
 does not is tried again until it has not changed for a while, and is then left out with a line in the log. Order is that
 of arrival (the time of the last change of the file or its name). A name is taken once for as long as its file is there.
-A folder that is away, as a camera's or a network's may be, is waited for.
+A folder that is away, as a camera's or a network's may be, is waited for, also if an empty one is in its place then.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Arrivals:
         self._before: dict[str, Stamp] = {}
         self._steady: deque[tuple[Stamp, str]] = deque()
         self._looked, self._away = -LOOK_EVERY, False
+        self._place: tuple[int, int] | None = None  # which folder has this path, and what lay there at the last look
+        self._there: set[str] = set()
 
     def take(self, now: float) -> Iterator[tuple[str, Image]]:
         """Yield paths and images in the order of arrival; look into the folder when no file is left, but seldom."""
@@ -88,7 +90,7 @@ class Arrivals:
         self._away = bool(why)
 
     def _look(self) -> None:
-        there: set[str] = set()
+        place, there = self._find_place(), set[str]()
         stamps: dict[str, Stamp] = {}
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -99,9 +101,22 @@ class Arrivals:
                     except OSError:  # gone already
                         continue
                     stamps[entry.path] = (about.st_ctime_ns, about.st_mtime_ns, about.st_size)
-        self.seen &= there  # so that it does not grow for ever
+        if self._find_place() == place:  # else another folder has come while we looked
+            self._forget(place, there)
         self._steady.extend(sorted((stamp, path) for path, stamp in stamps.items() if self._before.get(path) == stamp))
         self._before = stamps
+
+    def _find_place(self) -> tuple[int, int]:
+        about = self.folder.stat()
+        return about.st_dev, about.st_ino
+
+    def _forget(self, place: tuple[int, int], there: set[str]) -> None:
+        """Forget names whose files are gone, so that `seen` does not grow for ever; not where another folder is."""
+        if self._place is None:
+            self.seen &= there
+        elif self._place == place:
+            self.seen -= self._there - there
+        self._place, self._there = place, there
 
     def _read(self, path: str, stamp: Stamp) -> Image | None:
         image = decode_or_tell(Path(path), None)

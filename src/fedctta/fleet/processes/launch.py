@@ -24,6 +24,7 @@ from fedctta.fleet.processes.process_specs import Link
 from fedctta.fleet.processes.serve import Watch, lead, start_server
 from fedctta.fleet.processes.supervisor import Supervisor
 from fedctta.fleet.server.plan import build, make_plan, write_plan
+from fedctta.fleet.simulation.simulated import LAYOUT
 from fedctta.fleet.transport.certificates import make_keys
 from fedctta.fleet.transport.framing import LONGEST_PATH
 from fedctta.models import model_for
@@ -33,7 +34,7 @@ from fedctta.runs.cache import Cache
 from fedctta.runs.settings import Experiment
 from fedctta.streams.clusters import NIID
 
-DEVICE_WORDS = ("dataset", "severity", "domains", "stream", "samples", "order", "clients", "slots", "seed", "folder")
+OPTIONS = ("model", "weights", "batch")  # of a device, not words of its stream
 PACE = 1.0
 
 
@@ -125,7 +126,8 @@ def _device_words(tryout: Tryout, name: str, k: int, door: Path) -> list[str]:
     run, usual, folder = tryout.words, defaults(Experiment), tryout.out.resolve() / "devices" / name
     model = model_for(str(run["dataset"]), str(run.get("model", "auto")))
     kinds = tuple(f"{run.get(key, usual[key])}." for key in ("stream", "samples"))
-    stream = ",".join(f"{key}={run[key]}" for key in run if key in DEVICE_WORDS or key.startswith(kinds))
+    told = [key for key in run if key.startswith(kinds) or (key in LAYOUT and key not in OPTIONS)]
+    stream = ",".join(f"{key}={run[key]}" for key in told)
     adapter = str(run["adapter"])
     words = ["--model", model, "--data", f"stream:{stream},client={k}", "--state", str(folder)]
     words += ["--adapter", adapter, "--socket", str(door), "--batch", str(run.get("batch", 10)), "--device", "cpu"]

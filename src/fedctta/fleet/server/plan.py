@@ -33,7 +33,7 @@ from fedctta.fleet.server.examine import Examiner
 from fedctta.fleet.transport.wire import Note
 from fedctta.models import model_for
 from fedctta.registry import parameters_of, read
-from fedctta.runs.datasets import public_images
+from fedctta.runs.cache import Cache
 from fedctta.runs.preset_files import read_toml
 from fedctta.runs.settings import Experiment, dotted, refuse_idle_guards, single
 from fedctta.runs.source_models import load_module
@@ -189,7 +189,7 @@ def build(plan: Plan) -> tuple[Hub, Examiner]:
         )
     client = adapter.init(network)
     aggregator.check(network, client.own)
-    images = partial(public_images, experiment, device=network.device)
+    images = partial(Cache().public_images, experiment, device=network.device)
     shape = (3, plan.size, plan.size)
     lift = choose_lift(experiment.lift, network, client, experiment.batch)
     server = Server(network, lift, experiment.seed, shape, plan.max_devices, images)

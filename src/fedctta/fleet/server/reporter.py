@@ -104,13 +104,14 @@ class Reporter:
     def _devices(self, online: Collection[int], standing: Standing) -> list[dict[str, Any]]:
         roster, letters = self.letters.roster, self.letters
         node_of = {row: node for node, row in roster.nodes.items()}
+        silence = {node: why for node, why in letters.unanswered.items() if node in online}
         domains = self.hub.aggregator.locate(standing.memory)
         return [
             {
                 "device": name,
                 "node": str(node_of.get(row, "")),
-                "online": node_of.get(row) in online and node_of.get(row) not in letters.unanswered,
-                "silence": letters.unanswered.get(node_of.get(row, -1), ""),
+                "online": node_of.get(row) in online and node_of.get(row) not in silence,
+                "silence": silence.get(node_of.get(row, -1), ""),
                 "refused": roster.refused.get(name, 0),
                 "ignored": roster.ignored(name, self.place.round),
                 "health": letters.health.get(row, {}),

@@ -5,6 +5,9 @@ plug for authentication, `ControlAuthnPlugin`, but ships none that asks for anyt
 file that only the server's user can read, made anew with every start. An app other than the fleet's is refused even
 with the token, and the fleet's is kept with its signature (`app_bundle`), which nodes ask for.
 
+And a ServerApp gets an answer when all of it is here. Flower hands one out as soon as it is announced, and who takes it
+waits for the rest: for three minutes if the node was killed, or means no good, and all others wait with it.
+
 Run as `python -m fedctta.fleet.transport.superlink TOKEN KEYS <options of flower-superlink>`; KEYS is - without keys.
 """
 
@@ -14,7 +17,10 @@ import hashlib
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from fedctta.errors import UserError
 from fedctta.fleet import flower
@@ -68,10 +74,41 @@ def lock(token: str, bundle: bytes, signature: dict[str, str]) -> Callable[[], N
     )
 
 
+def hold_parts_back() -> None:
+    """Let Flower hand out whole answers only; one that keeps its books in another way is left as it is."""
+    with suppress(UserError):
+        tables = flower.MessageRes, flower.ObjectPushSessionRoot, flower.ObjectPushSession
+        flower.runtime_handlers.pull_messages = whole_only(flower.runtime_handlers.pull_messages, *tables)
+
+
+def whole_only(pull: Callable[..., Any], answers: Any, roots: Any, uploads: Any) -> Callable[..., Any]:
+    """Return what gives a ServerApp the answers it asks for, but for those of which a part is still to come.
+
+    When nothing has come of an upload for long, Flower gives it up: then its announcement is handed out, as a failure.
+    """
+    from sqlalchemy import select
+
+    coming = (
+        select(answers.reply_to_message_id)
+        .join(roots, roots.root_object_id == answers.message_id)
+        .join(uploads, uploads.session_id == roots.session_id)
+    )
+
+    def pull_whole(request: Any, state: Any, task: Any) -> Any:
+        with state.session() as session:
+            still = (uploads.pending_count > 0) & (uploads.expires_at > datetime.now(UTC))
+            parts = set(session.scalars(coming.where(still)))
+        wanted = [asked for asked in request.message_ids if asked not in parts]
+        return pull(type(request)(message_ids=wanted), state, task)
+
+    return pull_whole
+
+
 def main(words: list[str]) -> None:
     """Serve until ended."""
     token, keys, *options = words
     start = lock(Path(token).read_text(encoding="ascii").strip(), *read_bundle(None if keys == "-" else Path(keys)))
+    hold_parts_back()
     sys.argv = ["flower-superlink", *options]
     start()
 
