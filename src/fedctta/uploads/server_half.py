@@ -79,11 +79,12 @@ def _collaborate(server: Server, aggregator: Aggregator, uploads: Uploads, memor
             f"collaborate of {aggregator.name} must return two things: W[{clients}, {clients}] and the memory"
         )
     mixing: Any = answer[0]
+    types = {tensor.dtype for tensor in uploads.own.values()}
     if not isinstance(mixing, Weights | Mapping):
         found = f"a {type(mixing).__name__}"
     elif isinstance(mixing, Tensor) and mixing.shape != (clients, clients):
         found = f"W{list(mixing.shape)}"
-    elif isinstance(mixing, Tensor) and mixing.dtype == torch.float64 not in {t.dtype for t in uploads.own.values()}:
+    elif isinstance(mixing, Tensor) and mixing.dtype == torch.float64 and torch.float64 not in types:
         found = "W in float64"
     else:
         return answer
