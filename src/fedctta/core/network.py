@@ -48,6 +48,7 @@ from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits, 
 from fedctta.core.packed_kernels import PackedKernels
 from fedctta.core.pooling import max_pool, read_pool
 from fedctta.core.rectifiers import Rectifiers
+from fedctta.core.rehearsal import Rehearsal, Written
 from fedctta.core.rows_of_channels import TYPES
 from fedctta.errors import UserError
 
@@ -101,6 +102,7 @@ class Network:
         output: PickLogits = pick_logits,
     ) -> None:
         self.dense, self.bf16, self.output = dense, bf16, output
+        self.batches = True  # whether vmap can run the model, as far as is known (see `at_once`)
         self._pass, self._packed = _Pass(), PackedKernels()
         self._tops: dict[tuple[torch.Size, ...], dict[str, float]] = {}  # of rectifiers, by the shapes of inputs
         self._module = copy_model(module).to(device)
@@ -115,6 +117,7 @@ class Network:
             if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
         }
         self._given = dict(self.state)
+        self.written = Written()
         for name in self.norms:
             if _tensor(name, "running_mean") not in self.state:
                 raise UserError(f"layer {name!r} has the statistics of another one: give every BatchNorm layer its own")
@@ -235,6 +238,19 @@ class Network:
 
     def __call__(self, own: Mapping[str, Tensor], x: Inputs, rule: NormRule = stored) -> Output:
         """Run the model on one batch with a client's own tensors."""
+        tensors = {**self._replaced(), **self.written.copies(self.state), **own}
+        return self._call(tensors, own, self.written.spare(x), rule)
+
+    def rehearse(self, x: Inputs) -> Output:
+        """Run the source model on a batch of a new form, and note what it writes, for all passes from then on."""
+        seen = Rehearsal(x, {name: self.state[name] for name, _ in self._module.named_buffers() if name in self.state})
+        tensors = {**self._replaced(), **seen.buffers}
+        output = self._call(tensors, {}, seen.x, stored)
+        self.written = seen.written(tensors, self.written)
+        return output
+
+    def _call(self, tensors: Tensors, own: Mapping[str, Tensor], x: Inputs, rule: NormRule) -> Output:
+        """Run the model on one batch with these tensors in place of the module's, of which `own` are the client's."""
         pays = rule is stored and bool(self._alike) and self.device.type == "cuda"  # a CPU begins operations faster
         self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if pays else {})
         arguments, keywords = as_arguments(x)
@@ -243,7 +259,7 @@ class Network:
         now.rectifiers = Rectifiers(self._tops.get(shapes))
         try:
             with self._arithmetic(), now.rectifiers if fuses and now.rectifiers.tops != {} else nullcontext():
-                output = self._run({**self._replaced(), **own}, arguments, keywords)
+                output = self._run(tensors, arguments, keywords)
         finally:
             self._pass = _Pass()
         if fuses and shapes not in self._tops:
@@ -261,7 +277,7 @@ class Network:
         if not tensors:
             return self._module(*arguments, **keywords)
         if self._shared:
-            tensors = {place: tensor for name, tensor in tensors.items() for place in self._shared.get(name, (name,))}
+            tensors |= {place: tensors[name] for name in [*tensors] for place in self._shared.get(name, ())}
         return torch.func.functional_call(self._module, tensors, arguments, keywords, tie_weights=False)
 
     def _replaced(self) -> Tensors:

@@ -14,7 +14,7 @@ def try_on(network: Network, x: Inputs) -> Tensor:
     """Return the source model's logits for a batch; refuse what it cannot take."""
     try:
         with torch.no_grad():
-            return network({}, x).logits
+            return network.rehearse(x).logits
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"the model cannot take {describe(x)}: {reason}; choose one that fits") from error

@@ -217,6 +217,7 @@ class AdaptedModel(nn.Module):
         module = copy.deepcopy(self.source)
         module.load_state_dict(old.module.state_dict())  # the given module may have changed since
         network = Network(module.to(moved.device, moved.dtype), moved.device, old.dense, output=old.output)
+        network.written = old.written
         self.adaptation.convert(network, fn)
         return self
 
