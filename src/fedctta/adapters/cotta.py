@@ -49,7 +49,7 @@ class CoTTA(Adapter):
 
     name: ClassVar[str] = "cotta"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images",)
+    needs: ClassVar[tuple[Need, ...]] = ("images", "gradients")
     single_images: ClassVar[bool] = False
     lr: float = 1e-3
     confidence: float = 0.92  # of the source model, below which views are averaged
@@ -97,6 +97,7 @@ class CoTTA(Adapter):
         """BatchNorm needs more than one image, and views move pixels."""
         if self.confidence:
             self.require(network, "images", "cotta.confidence=0 (no views)")
+        self.require(network, "gradients")
         require_batch(self.name, network, batch)
 
     def _target(self, network: Network, client: Client, x: Tensor) -> Tensor:

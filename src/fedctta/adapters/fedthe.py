@@ -54,7 +54,7 @@ class FedTHE(Adapter):
     name: ClassVar[str] = "fedthe"
     pictures: ClassVar[bool] = True
     learns: ClassVar[str] = "heads"
-    needs: ClassVar[tuple[Need, ...]] = ("images", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("images", "features", "gradients")
     heads: str = "none"  # auto, or a path: trained heads
     steps: int = 20
     lr: float = 0.1

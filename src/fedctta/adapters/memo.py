@@ -43,7 +43,7 @@ class MEMO(Adapter):
 
     name: ClassVar[str] = "memo"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images",)
+    needs: ClassVar[tuple[Need, ...]] = ("images", "gradients")
     lr: float = 0.005
     views: int = 32
     alpha: float = 0.1

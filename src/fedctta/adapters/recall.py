@@ -109,6 +109,11 @@ class Recall(Adapter):
         return Notebook(self.domains, self.half_life, Recogniser(self.hazard, self.tolerance, self.strange))
 
     @property
+    def descends(self) -> bool:
+        """Only the inner method takes steps."""
+        return self.learner is not None
+
+    @property
     def source_images(self) -> int:
         """As many as the inner method asks for."""
         return METHODS[self.inner].source_images if self.inner != "none" else 0

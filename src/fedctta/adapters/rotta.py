@@ -42,7 +42,7 @@ class RoTTA(Adapter):
 
     name: ClassVar[str] = "rotta"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features", "gradients")
     lr: float = 1e-3
     alpha: float = 0.05
     nu: float = 0.001

@@ -137,6 +137,7 @@ class Network:
         if _tensor(self.classifier, "weight") not in self.state:  # another layer's, or computed
             self.classifier, last = "", None
         self.has_features = last is not None
+        self.differentiable = bool(self.parameters)  # as far as is known (see `try_gradients`)
         if last is not None:
             last.register_forward_pre_hook(self._catch_features)
 
@@ -249,6 +250,25 @@ class Network:
         self.written = seen.written(tensors, self.written)
         return output
 
+    def try_gradients(self, x: Inputs) -> None:
+        """Note whether gradients of the logits reach the scales of normalisation layers, or without any the weights.
+
+        They do not where a part is quantised or run without gradients; `torch.func` cannot take those of every model.
+        """
+        weights = {name: self.state[name] for name in self.affine} or self.parameters
+
+        def total(weights: Tensors) -> Tensor:
+            logits = self(weights, x).logits
+            return (logits * torch.arange(1, 1 + logits.shape[-1], device=logits.device)).sum()
+
+        try:
+            slopes = torch.func.grad(total)(weights)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            slopes = {}
+        self.differentiable = any(bool(slope.any()) for slope in slopes.values())
+
     def _call(self, tensors: Tensors, own: Mapping[str, Tensor], x: Inputs, rule: NormRule) -> Output:
         """Run the model on one batch with these tensors in place of the module's, of which `own` are the client's."""
         pays = rule is stored and bool(self._alike) and self.device.type == "cuda"  # a CPU begins operations faster
@@ -339,8 +359,8 @@ class Network:
 
     @property
     def parameters(self) -> Tensors:
-        """The source parameters (weights and biases)."""
-        return dict(self._module.named_parameters())
+        """The source parameters (weights and biases) that are real numbers: steps are of these."""
+        return {name: tensor for name, tensor in self._module.named_parameters() if tensor.is_floating_point()}
 
     @property
     def extractor(self) -> list[str]:

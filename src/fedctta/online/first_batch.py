@@ -27,6 +27,8 @@ def check_first_batch(network: Network, adapter: Adapter, x: Inputs) -> None:
         )
     if network.dense and isinstance(x, Tensor):
         _check_pixels(len(logits), x)
+    if adapter.descends:
+        network.try_gradients(x)
     adapter.check(network, MANY)  # the pass has shown whether the classifier is what it looks like
     if adapter.pictures:
         _check_pictures(adapter, x)

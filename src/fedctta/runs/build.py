@@ -99,6 +99,8 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     network = cache.network(experiment, model, data, device)
     x = read_batch(np.asarray(data.images[data.names[0]][:2]), device)
     data = fit_classes(data, x, try_on(network, x))
+    if methods.adapter.descends:
+        network.try_gradients(x)
     methods = methods.fit(experiment, data)
     lift = possible_lift(network, x, experiment.lift)
     refuse_large_rounds(methods.count_clients(experiment), experiment.batch, x[0].nbytes, total_memory(device))
