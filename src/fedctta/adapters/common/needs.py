@@ -25,8 +25,8 @@ _LACK: Mapping[Need, str] = {
     "batchnorm": "needs BatchNorm layers and this model has none",
     "affine": "trains scales of normalisation layers and this model has none",
     "features": "needs a model that ends in nn.Linear",
-    "gradients": "takes steps along gradients and this model gives its weights none (quantised layers, torch.no_grad()"
-    " and gradient checkpoints in a model are why)",
+    "gradients": "takes steps along gradients and this model gives its weights none (it may have quantised layers,"
+    " torch.no_grad(), gradient checkpoints, NumPy, or an autograd.Function without setup_context)",
 }
 
 
