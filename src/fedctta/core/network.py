@@ -250,19 +250,28 @@ class Network:
         self.written = seen.written(tensors, self.written)
         return output
 
-    def try_gradients(self, x: Inputs) -> None:
-        """Note whether gradients of the logits reach the scales of normalisation layers, or without any the weights.
+    @property
+    def trained(self) -> Tensors:
+        """The source's scales and shifts of normalisation layers, or without any its parameters: what steps change."""
+        return {name: self.state[name] for name in self.affine} or self.parameters
 
-        They do not where a part is quantised or run without gradients; `torch.func` cannot take those of every model.
-        """
-        weights = {name: self.state[name] for name in self.affine} or self.parameters
+    def find_slopes(self, weights: Tensors, x: Inputs) -> Tensors:
+        """Return gradients in some weights, of a sum of the logits."""
 
         def total(weights: Tensors) -> Tensor:
             logits = self(weights, x).logits
             return (logits * torch.arange(1, 1 + logits.shape[-1], device=logits.device)).sum()
 
+        slopes: Tensors = torch.func.grad(total)(weights)
+        return slopes
+
+    def try_gradients(self, x: Inputs) -> None:
+        """Note whether gradients of the logits reach what is trained.
+
+        They do not where a part is quantised or run without gradients; `torch.func` cannot take those of every model.
+        """
         try:
-            slopes = torch.func.grad(total)(weights)
+            slopes = self.find_slopes(self.trained, x)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:

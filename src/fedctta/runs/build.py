@@ -103,7 +103,7 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     if methods.adapter.descends:
         network.try_gradients(x)
     methods = methods.fit(experiment, data)
-    lift = possible_lift(network, x, experiment.lift)
+    lift = possible_lift(network, x, experiment.lift, methods.adapter.descends)
     refuse_large_rounds(methods.count_clients(experiment), experiment.batch, x[0].nbytes, total_memory(device))
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
     refuse_other_inputs(stream, methods.adapter, methods.aggregator)
