@@ -66,6 +66,14 @@ def test_a_model_that_is_itself_a_norm_works():
     torch.testing.assert_close(Network(norm)({}, x).logits, norm(x))
 
 
+def test_a_convolution_of_which_the_mean_over_pixels_gives_the_logits_is_no_classifier():
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    with pytest.raises(UserError, match=r"adapter 't3a' needs a model that ends in nn\.Linear"):
+        fedctta.adapt(module, "t3a")(images())
+
+
 def test_a_linear_layer_that_does_not_give_the_logits_is_no_classifier():
     class Gated(nn.Module):
         def __init__(self):

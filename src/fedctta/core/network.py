@@ -12,6 +12,7 @@ with momentum 1 all of it.)
 
 A dense model predicts every pixel. Each pixel is then treated like one image of a classifier: logits [B, K, H, W] are
 returned as [B H W, K], image by image and row by row, and so are features. Losses, probes and counts are written once.
+The pixels of a volume lie along three axes, and those of a series along one.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from fedctta.core.rows_of_channels import TYPES
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Output(NamedTuple):
@@ -230,10 +232,10 @@ class Network:
 
     def _catch_features(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         features = inputs[0]
-        if not self.dense and isinstance(layer, nn.Conv2d):
+        if not self.dense and isinstance(layer, CONVOLUTIONS):
             features = features.flatten(1)
         if self.dense:
-            pixels = features.movedim(1, -1) if isinstance(layer, nn.Conv2d) else features
+            pixels = features.movedim(1, -1) if isinstance(layer, CONVOLUTIONS) else features
             features = pixels.reshape(-1, pixels.shape[-1])
         self._pass.features = features
 
@@ -296,8 +298,8 @@ class Network:
         logits = self.output(output)
         if len(now.calls) < len(self.norms):  # a layer that was not called keeps what it has
             now.statistics = {n: now.statistics.get(n, own.get(n, t)) for n, t in self.statistics.items()}
-        if self.dense and logits.dim() == 4:
-            logits = logits.movedim(1, -1).flatten(0, 2)
+        if self.dense and logits.dim() > 2:
+            logits = logits.movedim(1, -1).flatten(0, -2)
         features = logits if now.features is None or not self._fits(logits, now.features) else now.features
         return Output(_full(logits), _full(features), now.statistics)
 
@@ -316,11 +318,12 @@ class Network:
     def _fits(self, logits: Tensor, features: Tensor) -> bool:
         """Whether the last linear layer gives the logits; if not, the model has no features.
 
-        Something else may give them (a convolution), or something may follow (a mean over words).
+        Something else may give them (a convolution), or something may follow (a mean over words, or over pixels).
         """
         if self.has_features and logits.dim() == 2:
-            classes = len(self.state[_tensor(self.classifier, "weight")])
-            if classes != logits.shape[1] or (not self.dense and features.shape[:-1] != logits.shape[:-1]):
+            classes, width = self.state[_tensor(self.classifier, "weight")].flatten(1).shape
+            fits = (classes, width) == (logits.shape[1], features.shape[-1])
+            if not fits or (not self.dense and features.shape[:-1] != logits.shape[:-1]):
                 self.has_features, self.classifier = False, ""
         return self.has_features
 
@@ -410,7 +413,7 @@ def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
         return linear[-1]
     weighing = (nn.Linear, nn.modules.conv._ConvNd)
     name, last = ([("", module)] + [(n, m) for n, m in module.named_modules() if isinstance(m, weighing)])[-1]
-    pointwise = isinstance(last, nn.Linear) or (isinstance(last, nn.Conv2d) and last.kernel_size == (1, 1))
+    pointwise = isinstance(last, nn.Linear) or (isinstance(last, CONVOLUTIONS) and set(last.kernel_size) == {1})
     return (name, last) if pointwise else ("", None)
 
 

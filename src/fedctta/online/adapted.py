@@ -197,7 +197,7 @@ class AdaptedModel(nn.Module):
             rows = self.adaptation.answer(x)
             if not dense or not isinstance(x, Tensor):
                 return rows
-            return rows.view(len(x), *x.shape[-2:], rows.shape[-1]).movedim(-1, 1)
+            return rows.view(len(x), *x.shape[2:], rows.shape[-1]).movedim(-1, 1)
 
     def reset(self) -> None:
         """Begin anew from the source model."""
