@@ -221,6 +221,19 @@ def test_a_model_whose_gradients_vmap_cannot_take_runs_in_a_loop():
     assert possible_lift(network, x, "auto", descends=True) == "auto"
 
 
+@pytest.mark.parametrize("descends", [False, True])
+def test_a_model_that_vmap_can_only_run_for_gradients_runs_in_a_loop(descends):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm, self.head = nn.LSTM(6, 4, batch_first=True), nn.LayerNorm(4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.norm(self.body(x)[0][:, -1]))
+
+    assert possible_lift(Network(Recurrent()), torch.rand(2, 5, 6), "auto", descends) == "loop"
+
+
 @pytest.mark.parametrize(
     ("made", "asked", "said"),
     [

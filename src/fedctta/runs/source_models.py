@@ -161,14 +161,12 @@ def possible_lift(network: Network, x: Tensor, how: Lift, descends: bool = False
     """
     if how == "loop":
         return how
-    descends = descends and network.differentiable  # other models are refused
     try:
         with torch.no_grad():
-            if descends:
+            torch.func.vmap(lambda images: network({}, images).logits)(x[None])
+            if descends and network.differentiable:  # other models are refused
                 weights = {name: tensor[None] for name, tensor in network.trained.items()}
                 torch.func.vmap(network.find_slopes)(weights, x[None])
-            else:
-                torch.func.vmap(lambda images: network({}, images).logits)(x[None])
     except RuntimeError as error:
         if how != "auto":
             reason = str(error).strip().splitlines()[0]
