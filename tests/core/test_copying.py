@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from fedctta import adapt
 from fedctta.core.copying import copy_model
 from fedctta.core.network import Network
 from fedctta.errors import UserError
@@ -106,3 +109,45 @@ def test_norms_that_share_their_statistics_are_refused():
     module[1].running_mean = module[0].running_mean
     with pytest.raises(UserError, match=r"^layer '1' has the statistics of another one: give"):
         Network(module)
+
+
+class Checkpointing(nn.Module):
+    """Computes its body's activations a second time for gradients, as timm's models do when asked to."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.body = built()
+        setattr(self, name, True)
+        self.name = name
+
+    def forward(self, x):
+        return checkpoint(self.body, x, use_reentrant=False) if getattr(self, self.name) else self.body(x)
+
+
+def compiled_within():
+    module = built()
+    module[0] = torch.compile(module[0], backend="eager")
+    module[1].compile(backend="eager")
+    return module
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Checkpointing, "grad_checkpointing"),
+        partial(Checkpointing, "use_checkpoint"),
+        lambda: torch.compile(built(), backend="eager"),
+        compiled_within,
+    ],
+)
+def test_a_copy_computes_without_checkpoints_and_without_compiling(make):
+    torch.manual_seed(0)
+    module, x = make().eval(), torch.rand(4, 3, 6, 6)
+    names = list(module.state_dict())
+    model = adapt(module, "tent")
+    torch.testing.assert_close(adapt(module, "none")(x), module(x))
+    model(x)
+    assert model.health.weights_distance > 0
+    assert list(model.state_dict()) == names
+    assert all(layer._compiled_call_impl is None for layer in model.adaptation.network.module.modules())
+    assert not hasattr(module, "name") or getattr(module, module.name)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import fedctta
 from fedctta.adapters import adapters
 from fedctta.adapters.common.balanced import balanced, source_buffers
 from fedctta.core.network import Network
@@ -61,6 +64,14 @@ def test_a_model_that_is_itself_a_norm_works():
     norm = nn.BatchNorm2d(3).eval()
     x = images()
     torch.testing.assert_close(Network(norm)({}, x).logits, norm(x))
+
+
+def test_a_convolution_of_which_the_mean_over_pixels_gives_the_logits_is_no_classifier():
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    with pytest.raises(UserError, match=r"adapter 't3a' needs a model that ends in nn\.Linear"):
+        fedctta.adapt(module, "t3a")(images())
 
 
 def test_a_linear_layer_that_does_not_give_the_logits_is_no_classifier():
@@ -287,3 +298,56 @@ def test_stored_statistics_of_all_layers_are_folded_at_once():
     for name, (scale, shift) in folded.items():
         layer, x = module.get_submodule(name), torch.rand(5, len(scale), 4, 4)
         torch.testing.assert_close(scale_and_shift(x, scale, shift), layer(x))
+
+
+class Detached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()), nn.Linear(144, 2)
+
+    def forward(self, x):
+        with torch.no_grad():
+            features = self.body(x)
+        return self.head(features)
+
+
+class Checkpointed(Detached):
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=False))
+
+
+def quantised():
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.ao.quantization.quantize_dynamic(body, {nn.Linear}, dtype=torch.qint8)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about quantised layers
+@pytest.mark.parametrize("make", [Detached, Checkpointed, quantised])
+def test_steps_along_gradients_that_there_are_none_of_are_refused(make):
+    torch.manual_seed(0)
+    x = images()
+    with pytest.raises(UserError, match=r"adapter 'tent' takes steps along gradients .*: use adapter none, bn"):
+        fedctta.adapt(make(), "tent")(x)
+    fedctta.adapt(make(), "bn")(x)
+    data = fedctta.Domains(("a",), {"a": x.numpy()}, {}, ("x", "y"))
+    with pytest.raises(UserError, match="adapter 'tent' takes steps along gradients"):
+        fedctta.run(dataset=data, model=make(), adapter="tent", aggregator="fedavg", clients=1, batch=2, stream="iid")
+
+
+def test_a_model_without_weights_gives_no_gradients():
+    assert not Network(nn.Flatten()).differentiable
+    assert Network(nn.Linear(2, 2)).differentiable
+
+
+def test_steps_are_of_real_numbers():
+    class Odd(nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+            self.order = nn.Parameter(torch.arange(2), requires_grad=False)
+
+    network = Network(Odd())
+    assert list(network.parameters) == ["weight", "bias"]
+    assert {"turn", "order"} <= network.state.keys()

@@ -50,7 +50,10 @@ def test_good_data_pass():
         ({"images": [pictures()]}, "Domains.images is no dictionary"),
         (images(pictures(0)), "domain 'b' is empty: give it images"),
         (images(pictures(side=7)), r"different sizes, 'a' \(6, 6, 3\) and 'b' \(7, 7, 3\)"),
-        (images(pictures().astype(np.int64)), "'b' are int64: give uint8 pictures, or floats"),
+        (
+            images(pictures().astype(np.int64)),
+            "int64: give uint8 pictures, or floats; a run takes no token ids",
+        ),
         (images(pictures().transpose(0, 3, 1, 2)), "move the channels to the end"),
         (images(np.zeros(5, np.uint8)), r"have shape \(5,\): give uint8 \[n, H, W, C\]"),
         (images(np.zeros(5, np.float32)), r"have shape \(5,\): give \[n, ...\]"),

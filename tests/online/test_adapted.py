@@ -211,6 +211,26 @@ def test_a_copy_goes_its_own_way(tiny_module, batches):
     assert torch.equal(model(y), expected)
 
 
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("method", ["none", "bn", "tent", "eata", "recall"])
+def test_a_dense_model_predicts_series_images_and_volumes(method, axes):
+    torch.manual_seed(0)
+    convolution, norm = getattr(nn, f"Conv{axes}d"), getattr(nn, f"BatchNorm{axes}d")
+    module = nn.Sequential(convolution(2, 4, 3, padding=1), norm(4), nn.ReLU(), convolution(4, 3, 1)).eval()
+    x = torch.rand(3, 2, 5, 6, 7)[(..., *[0] * (3 - axes))]
+    if method == "recall" and axes == 3:
+        with pytest.raises(UserError, match="looks at images"):
+            fedctta.adapt(module, method, dense=True)(x)
+        return
+    model = fedctta.adapt(module, method, dense=True, **({"fisher": 0} if method == "eata" else {}))
+    logits = model(x)
+    assert logits.shape == module(x).shape
+    assert model.adaptation.network.has_features
+    if method == "none":
+        torch.testing.assert_close(logits, module(x))
+    assert model(x).isfinite().all()
+
+
 def test_a_dense_model_gives_images():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 1)).eval()

@@ -275,3 +275,37 @@ def test_a_form_is_checked_once(tiny_module, monkeypatch):
     for side in (32, 32, 16, 32, 16):
         model(torch.rand(4, 3, side, side))
     assert checked == [(4, 3, 32, 32), (4, 3, 16, 16)]
+
+
+class ByName(nn.Module):
+    """Takes its pictures by name, as the models of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+
+    def forward(self, pixel_values=None, labels=None):
+        return SimpleNamespace(logits=self.body(pixel_values))
+
+
+@pytest.mark.parametrize("method", [None, "cotta"])
+def test_pictures_by_name_are_pictures(method):
+    torch.manual_seed(0)
+    module, x = ByName(), torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    parameters = {} if method is None else {"views": 2}
+    by_name, by_place = (fedctta.adapt(module, method, **parameters) for _ in range(2))
+    for given in ({"pixel_values": x}, UserDict(pixel_values=x.numpy())):
+        assert torch.equal(by_name(given), by_place(x))
+    assert torch.equal(by_name(pixel_values=x), by_place(x))
+    assert by_name.adapter.name == (method or "recall")
+
+
+def test_other_names_reach_the_module():
+    class OnlyByName(ByName):
+        def forward(self, labels=None, *, pixel_values=None):
+            return super().forward(pixel_values)
+
+    x = torch.rand(4, 3, 8, 8)
+    torch.manual_seed(0)
+    module = OnlyByName().eval()
+    torch.testing.assert_close(fedctta.adapt(module, "none")(pixel_values=x), module(pixel_values=x).logits)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedctta.core.clients import InChunks, by_loop
+from fedctta.core.network import Network
 from fedctta.engine.lifting import LONG
 from fedctta.errors import UserError
 from fedctta.runs import build
@@ -24,6 +25,7 @@ from fedctta.runs.build import (
     describe,
     federate,
     refuse_large_rounds,
+    refuse_precision,
 )
 from fedctta.runs.cache import Cache
 from fedctta.runs.settings import single
@@ -182,3 +184,13 @@ def test_rounds_that_cannot_fit_into_memory_are_refused_before_anything_is_laid_
             torch.device("cpu"),
             Cache(),
         )
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "float64"])
+def test_a_model_in_another_precision_is_refused(precision):
+    module = nn.Linear(2, 2)
+    refuse_precision(Network(module))
+    with pytest.raises(
+        UserError, match=rf"a run computes in float32 and the model is in {precision}: call \.float\(\)"
+    ):
+        refuse_precision(Network(module.to(getattr(torch, precision))))

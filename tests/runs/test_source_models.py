@@ -204,6 +204,36 @@ def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(tiny_ne
         possible_lift(branching, x, "vmap")
 
 
+def test_a_model_whose_gradients_vmap_cannot_take_runs_in_a_loop():
+    class Unpooling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Linear(4, 2)
+            self.pool, self.unpool = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
+
+        def forward(self, x):
+            return self.head(self.unpool(*self.pool(self.body(x))).mean((2, 3)))
+
+    network, x = Network(Unpooling()), torch.rand(2, 3, 8, 8)
+    assert possible_lift(network, x, "auto") == "auto"
+    assert possible_lift(network, x, "auto", descends=True) == "loop"
+    network.differentiable = False  # refused when the method is checked
+    assert possible_lift(network, x, "auto", descends=True) == "auto"
+
+
+@pytest.mark.parametrize("descends", [False, True])
+def test_a_model_that_vmap_can_only_run_for_gradients_runs_in_a_loop(descends):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm, self.head = nn.LSTM(6, 4, batch_first=True), nn.LayerNorm(4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.norm(self.body(x)[0][:, -1]))
+
+    assert possible_lift(Network(Recurrent()), torch.rand(2, 5, 6), "auto", descends) == "loop"
+
+
 @pytest.mark.parametrize(
     ("made", "asked", "said"),
     [

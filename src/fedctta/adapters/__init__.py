@@ -66,6 +66,11 @@ class Adapter:
         raise TypeError(f"{type(self).__name__} must define adapt")
 
     @property
+    def descends(self) -> bool:
+        """Whether it takes steps along gradients."""
+        return "gradients" in self.needs
+
+    @property
     def measures(self) -> bool:
         """Whether all that a client owns is measured on the current batch, without anything older."""
         return False

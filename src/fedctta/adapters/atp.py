@@ -25,6 +25,7 @@ from torch import Tensor
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.learnt import read_learnt
 from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.needs import Need
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import Statistics, batch_statistics
@@ -37,6 +38,7 @@ class ATP(Adapter):
     """Take one step from the source, every weight and statistic at its own learnt rate."""
 
     name: ClassVar[str] = "atp"
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     learns: ClassVar[str] = "rates"
     rates: str = "auto"  # a path, or one number for all tensors
     mode: Literal["batch", "online"] = "batch"
@@ -94,6 +96,7 @@ class ATP(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be rates, and they must be this model's."""
+        super().check(network, batch)
         self._rates(network)
 
     def _rates(self, network: Network) -> Tensor:

@@ -49,7 +49,7 @@ class BalancedNorm(Adapter):
 
     name: ClassVar[str] = "bbn"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features", "gradients")
     lr: NotNegative = 1e-3
     eta: PositiveShare | None = None
     gamma: Share | None = None

@@ -53,7 +53,7 @@ class BPA(Adapter):
     """Minimise entropy with the server's model as a prior, which is stronger the less (or more) certain it is."""
 
     name: ClassVar[str] = "bpa"
-    needs: ClassVar[tuple[Need, ...]] = ("affine",)
+    needs: ClassVar[tuple[Need, ...]] = ("affine", "gradients")
     single_images: ClassVar[bool] = False
     lr: NotNegative = 1e-3
     steps: Count = 1
@@ -128,8 +128,8 @@ class BPA(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """There must be something to train, and BatchNorm needs more than one image."""
-        if self.trains == "norm":
-            super().check(network, batch)
+        for need in self.needs if self.trains == "norm" else self.needs[1:]:
+            self.require(network, need)
         require_batch(self.name, network, batch)
 
 

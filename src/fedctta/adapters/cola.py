@@ -68,7 +68,7 @@ class CoLA(Adapter):
 
     name: ClassVar[str] = "cola"
     title: ClassVar[str] = "CoLA"
-    needs: ClassVar[tuple[Need, ...]] = ("affine",)
+    needs: ClassVar[tuple[Need, ...]] = ("affine", "gradients")
     single_images: ClassVar[bool] = False
     without_images: ClassVar[str] = "base=eta"
     role: Literal["principal", "follower", "mixed"] = "principal"

@@ -31,6 +31,7 @@ from fedctta.adapters.common.losses import cross_entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory
 from fedctta.adapters.tent import require_batch
+from fedctta.core.at_once import at_once
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import refreshed
@@ -48,7 +49,7 @@ class CoTTA(Adapter):
 
     name: ClassVar[str] = "cotta"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images",)
+    needs: ClassVar[tuple[Need, ...]] = ("images", "gradients")
     single_images: ClassVar[bool] = False
     lr: NotNegative = 1e-3
     confidence: Share = 0.92  # of the source model, below which views are averaged
@@ -87,6 +88,7 @@ class CoTTA(Adapter):
         """BatchNorm needs more than one image, and views move pixels."""
         if self.confidence:
             self.require(network, "images", "cotta.confidence=0 (no views)")
+        self.require(network, "gradients")
         require_batch(self.name, network, batch)
 
     def _target(self, network: Network, client: Client, x: Tensor) -> Tensor:
@@ -100,8 +102,8 @@ class CoTTA(Adapter):
         if self.confidence == 0:
             return plain
         most = max(1, (CUDA_IMAGES if x.is_cuda else CPU_IMAGES) // len(x))
-        at_once = math.ceil(self.views / math.ceil(self.views / most))  # parts of equal size
-        averaged = torch.func.vmap(of_view, chunk_size=at_once)(view_keys(key, self.views)).mean(0)
+        together = math.ceil(self.views / math.ceil(self.views / most))  # parts of equal size
+        averaged = at_once(network, of_view, together)(view_keys(key, self.views)).mean(0)
         sure = network({}, x, refreshed()).logits.softmax(-1).amax(-1).mean()
         return torch.where(sure < self.confidence, averaged, plain)
 

@@ -42,7 +42,7 @@ class EATA(AffineAdapter):
 
     name: ClassVar[str] = "eata"
     without_images: ClassVar[str] = "fisher=0"
-    needs: ClassVar[tuple[Need, ...]] = ("affine", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("affine", "features", "gradients")
     lr: NotNegative = 1e-3
     threshold: NotNegative = 0.4  # of ln K
     margin: NotNegative = 0.4

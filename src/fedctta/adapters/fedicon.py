@@ -39,7 +39,7 @@ class FedICON(Adapter):
 
     name: ClassVar[str] = "fedicon"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("images", "features", "gradients")
     single_images: ClassVar[bool] = False
     lr: NotNegative = 1e-3
     steps: Count = 3

@@ -37,6 +37,7 @@ from fedctta.adapters.common.losses import cosine, entropy
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory, descend
 from fedctta.adapters.memo import IMAGES_AT_ONCE, marginal_entropy
+from fedctta.core.at_once import at_once
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.randomness import advance, fork
@@ -54,7 +55,7 @@ class FedTHE(Adapter):
     name: ClassVar[str] = "fedthe"
     pictures: ClassVar[bool] = True
     learns: ClassVar[str] = "heads"
-    needs: ClassVar[tuple[Need, ...]] = ("images", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("images", "features", "gradients")
     heads: str = "none"  # auto, or a path: trained heads
     steps: CountOrZero = 20
     lr: NotNegative = 0.1
@@ -157,7 +158,7 @@ class FedTHE(Adapter):
             return logits(weights, image[None], e)[0]
 
         keys = fork(own["key"] + torch.arange(len(x), device=x.device), 2)
-        found: Tensor = torch.func.vmap(of_one, chunk_size=IMAGES_AT_ONCE)(x, keys, e)
+        found: Tensor = at_once(network, of_one, IMAGES_AT_ONCE)(x, keys, e)
         return found
 
     def reads(self, network: Network) -> tuple[Path, ...]:

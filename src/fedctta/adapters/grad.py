@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.losses import entropy
+from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import adam, adam_memory, descend
 from fedctta.adapters.common.regularisers import contrast, proximal, self_distillation
 from fedctta.core.clients import Client
@@ -40,6 +41,7 @@ class EntropyGradient(Adapter):
     """Minimise entropy by one step on all parameters (variant=code: pseudo-labels and Adam, as published)."""
 
     name: ClassVar[str] = "grad"
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     single_images: ClassVar[bool] = False
     lr: NotNegative = 1e-5
     momentum: float = 0.1
@@ -135,6 +137,7 @@ class EntropyGradient(Adapter):
 
     def check(self, network: Network, batch: int) -> None:
         """Training-mode BatchNorm needs more than one image."""
+        super().check(network, batch)
         if network.norms and batch < 2:
             raise UserError("batch=1 gives no batch statistics for adapter 'grad': use batch=2 or more")
 

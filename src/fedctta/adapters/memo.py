@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from fedctta.adapters import Adapter
 from fedctta.adapters.common.needs import Need
 from fedctta.adapters.common.optimisers import descend
+from fedctta.core.at_once import at_once
 from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import NormRule, Statistics, refreshed
@@ -42,7 +43,7 @@ class MEMO(Adapter):
 
     name: ClassVar[str] = "memo"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images",)
+    needs: ClassVar[tuple[Need, ...]] = ("images", "gradients")
     lr: NotNegative = 0.005
     views: Count = 32
     alpha: Share = 0.1
@@ -69,7 +70,7 @@ class MEMO(Adapter):
             return network(stepped, image[None], rule).logits[0]
 
         keys = fork(client.private["key"] + torch.arange(len(x), device=x.device), 1)
-        logits: Tensor = torch.func.vmap(of_one, chunk_size=IMAGES_AT_ONCE)(x, keys)
+        logits: Tensor = at_once(network, of_one, IMAGES_AT_ONCE)(x, keys)
         return logits
 
     def predict_before(self, network: Network, client: Client, x: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ from fedctta.books.recognition import Recogniser
 from fedctta.books.rows import WEIGHTS, Layout, encode_statistics, read_scale
 from fedctta.books.weights import LEAST, Chooser, compare_classes, count_classes, count_shares, find_usual
 from fedctta.core.appearance import appearance
+from fedctta.core.at_once import at_once
 from fedctta.core.clients import Client
 from fedctta.core.lone import is_lone
 from fedctta.core.network import Network, Tensors
@@ -99,6 +100,11 @@ class Recall(Adapter):
     def notebook(self) -> Notebook:
         """How the book is kept."""
         return Notebook(self.domains, self.half_life, Recogniser(self.hazard, self.tolerance, self.strange))
+
+    @property
+    def descends(self) -> bool:
+        """Only the inner method takes steps."""
+        return self.learner is not None
 
     @property
     def source_images(self) -> int:
@@ -230,7 +236,8 @@ class Recall(Adapter):
             return torch.stack([plain, both]), encode_statistics(scale, output.statistics)
 
         weights = WEIGHTS if may_hold(compares) else WEIGHTS[-1:]
-        (plain, both), moments = torch.func.vmap(score, out_dims=(1, 0))(constant(weights, x))
+        predictions, moments = at_once(network, score)(constant(weights, x))
+        plain, both = predictions.unbind(1)
         sums = {"measured": anew, "moments": anew * moments[-1]}
         if may_hold(compares):
             own, belief = private["part"], private["belief"][:-1]

@@ -40,7 +40,7 @@ class ROID(AffineAdapter):
 
     name: ClassVar[str] = "roid"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images", "affine", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("images", "affine", "features", "gradients")
     calibrated: ClassVar[bool] = False
     lr: NotNegative = 1e-3
     temperature: Positive = 1 / 3

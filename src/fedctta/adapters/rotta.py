@@ -43,7 +43,7 @@ class RoTTA(Adapter):
 
     name: ClassVar[str] = "rotta"
     pictures: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features")
+    needs: ClassVar[tuple[Need, ...]] = ("images", "batchnorm", "affine", "features", "gradients")
     lr: NotNegative = 1e-3
     alpha: Share = 0.05
     nu: Share = 0.001

@@ -31,7 +31,7 @@ class SHOT(Adapter):
     """Maximise information: certain predictions, spread over classes; the classifier stays."""
 
     name: ClassVar[str] = "shot"
-    needs: ClassVar[tuple[Need, ...]] = ("features",)
+    needs: ClassVar[tuple[Need, ...]] = ("features", "gradients")
     single_images: ClassVar[bool] = False
     lr: NotNegative = 1e-5
     momentum: Share = 0.1

@@ -43,7 +43,7 @@ class Slope(NamedTuple):
 class AffineAdapter(Adapter):
     """What adapters share that own the scales and shifts of normalisation layers and use batch statistics."""
 
-    needs: ClassVar[tuple[Need, ...]] = ("affine",)
+    needs: ClassVar[tuple[Need, ...]] = ("affine", "gradients")
     single_images: ClassVar[bool] = False
 
     def init(self, network: Network) -> Client:

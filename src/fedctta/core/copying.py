@@ -10,12 +10,15 @@ from torch.nn.parameter import is_lazy
 
 from fedctta.errors import UserError
 
+# Attributes of layers that ask for gradient checkpoints: timm's and open_clip's, transformers', MONAI's, torchvision's
+CHECKPOINTS = ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint", "memory_efficient")
+
 
 def copy_model(module: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode, whose tensors want no gradients."""
+    """Return a copy in evaluation mode, whose tensors want no gradients, and which computes plainly."""
     refuse_uncopyable(module)
     try:
-        return copy.deepcopy(module).eval().requires_grad_(False)
+        return _make_plain(copy.deepcopy(module).eval().requires_grad_(False))
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # whatever the parts of a user's model raise
@@ -34,6 +37,18 @@ def refuse_uncopyable(module: nn.Module) -> None:
             raise UserError(f"{_name(name)} knows no shape of its tensors yet: run the model on one batch first")
         if any(tensor.is_meta for tensor in tensors):
             raise UserError(f"{_name(name)} is on the meta device, without values: build the model on a CPU")
+
+
+def _make_plain(module: nn.Module) -> nn.Module:
+    """Switch off what changes no result and gets in the way of `torch.func`: checkpoints, and `torch.compile`."""
+    for layer in module.modules():
+        for name in CHECKPOINTS:
+            if getattr(layer, name, None) is True:
+                setattr(layer, name, False)
+        layer._compiled_call_impl = None  # of `layer.compile()`
+        if (inner := layer._modules.get("_orig_mod")) is not None:  # `torch.compile(layer)`
+            layer.forward = inner.__call__
+    return module
 
 
 def _reason(module: nn.Module, error: Exception) -> str:

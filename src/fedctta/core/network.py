@@ -12,6 +12,7 @@ with momentum 1 all of it.)
 
 A dense model predicts every pixel. Each pixel is then treated like one image of a classifier: logits [B, K, H, W] are
 returned as [B H W, K], image by image and row by row, and so are features. Losses, probes and counts are written once.
+The pixels of a volume lie along three axes, and those of a series along one.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits, 
 from fedctta.core.packed_kernels import PackedKernels
 from fedctta.core.pooling import max_pool, read_pool
 from fedctta.core.rectifiers import Rectifiers
+from fedctta.core.rehearsal import Rehearsal, Written
 from fedctta.core.rows_of_channels import TYPES
 from fedctta.errors import UserError
 
 Tensors = dict[str, Tensor]
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Output(NamedTuple):
@@ -101,6 +104,7 @@ class Network:
         output: PickLogits = pick_logits,
     ) -> None:
         self.dense, self.bf16, self.output = dense, bf16, output
+        self.batches = True  # whether vmap can run the model, as far as is known (see `at_once`)
         self._pass, self._packed = _Pass(), PackedKernels()
         self._tops: dict[tuple[torch.Size, ...], dict[str, float]] = {}  # of rectifiers, by the shapes of inputs
         self._module = copy_model(module).to(device)
@@ -115,6 +119,7 @@ class Network:
             if name.rpartition(".")[2] != "num_batches_tracked"  # counts batches of training, and nothing here
         }
         self._given = dict(self.state)
+        self.written = Written()
         for name in self.norms:
             if _tensor(name, "running_mean") not in self.state:
                 raise UserError(f"layer {name!r} has the statistics of another one: give every BatchNorm layer its own")
@@ -134,6 +139,7 @@ class Network:
         if _tensor(self.classifier, "weight") not in self.state:  # another layer's, or computed
             self.classifier, last = "", None
         self.has_features = last is not None
+        self.differentiable = bool(self.parameters)  # as far as is known (see `try_gradients`)
         if last is not None:
             last.register_forward_pre_hook(self._catch_features)
 
@@ -226,15 +232,56 @@ class Network:
 
     def _catch_features(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         features = inputs[0]
-        if not self.dense and isinstance(layer, nn.Conv2d):
+        if not self.dense and isinstance(layer, CONVOLUTIONS):
             features = features.flatten(1)
         if self.dense:
-            pixels = features.movedim(1, -1) if isinstance(layer, nn.Conv2d) else features
+            pixels = features.movedim(1, -1) if isinstance(layer, CONVOLUTIONS) else features
             features = pixels.reshape(-1, pixels.shape[-1])
         self._pass.features = features
 
     def __call__(self, own: Mapping[str, Tensor], x: Inputs, rule: NormRule = stored) -> Output:
         """Run the model on one batch with a client's own tensors."""
+        tensors = {**self._replaced(), **self.written.copies(self.state), **own}
+        return self._call(tensors, own, self.written.spare(x), rule)
+
+    def rehearse(self, x: Inputs) -> Output:
+        """Run the source model on a batch of a new form, and note what it writes, for all passes from then on."""
+        seen = Rehearsal(x, {name: self.state[name] for name, _ in self._module.named_buffers() if name in self.state})
+        tensors = {**self._replaced(), **seen.buffers}
+        output = self._call(tensors, {}, seen.x, stored)
+        self.written = seen.written(tensors, self.written)
+        return output
+
+    @property
+    def trained(self) -> Tensors:
+        """The source's scales and shifts of normalisation layers, or without any its parameters: what steps change."""
+        return {name: self.state[name] for name in self.affine} or self.parameters
+
+    def find_slopes(self, weights: Tensors, x: Inputs) -> Tensors:
+        """Return gradients in some weights, of a sum of the logits."""
+
+        def total(weights: Tensors) -> Tensor:
+            logits = self(weights, x).logits
+            return (logits * torch.arange(1, 1 + logits.shape[-1], device=logits.device)).sum()
+
+        slopes: Tensors = torch.func.grad(total)(weights)
+        return slopes
+
+    def try_gradients(self, x: Inputs) -> None:
+        """Note whether gradients of the logits reach what is trained.
+
+        They do not where a part is quantised or run without gradients; `torch.func` cannot take those of every model.
+        """
+        try:
+            slopes = self.find_slopes(self.trained, x)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            slopes = {}
+        self.differentiable = any(bool(slope.any()) for slope in slopes.values())
+
+    def _call(self, tensors: Tensors, own: Mapping[str, Tensor], x: Inputs, rule: NormRule) -> Output:
+        """Run the model on one batch with these tensors in place of the module's, of which `own` are the client's."""
         pays = rule is stored and bool(self._alike) and self.device.type == "cuda"  # a CPU begins operations faster
         self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if pays else {})
         arguments, keywords = as_arguments(x)
@@ -243,7 +290,7 @@ class Network:
         now.rectifiers = Rectifiers(self._tops.get(shapes))
         try:
             with self._arithmetic(), now.rectifiers if fuses and now.rectifiers.tops != {} else nullcontext():
-                output = self._run({**self._replaced(), **own}, arguments, keywords)
+                output = self._run(tensors, arguments, keywords)
         finally:
             self._pass = _Pass()
         if fuses and shapes not in self._tops:
@@ -251,8 +298,8 @@ class Network:
         logits = self.output(output)
         if len(now.calls) < len(self.norms):  # a layer that was not called keeps what it has
             now.statistics = {n: now.statistics.get(n, own.get(n, t)) for n, t in self.statistics.items()}
-        if self.dense and logits.dim() == 4:
-            logits = logits.movedim(1, -1).flatten(0, 2)
+        if self.dense and logits.dim() > 2:
+            logits = logits.movedim(1, -1).flatten(0, -2)
         features = logits if now.features is None or not self._fits(logits, now.features) else now.features
         return Output(_full(logits), _full(features), now.statistics)
 
@@ -261,7 +308,7 @@ class Network:
         if not tensors:
             return self._module(*arguments, **keywords)
         if self._shared:
-            tensors = {place: tensor for name, tensor in tensors.items() for place in self._shared.get(name, (name,))}
+            tensors |= {place: tensors[name] for name in [*tensors] for place in self._shared.get(name, ())}
         return torch.func.functional_call(self._module, tensors, arguments, keywords, tie_weights=False)
 
     def _replaced(self) -> Tensors:
@@ -271,11 +318,12 @@ class Network:
     def _fits(self, logits: Tensor, features: Tensor) -> bool:
         """Whether the last linear layer gives the logits; if not, the model has no features.
 
-        Something else may give them (a convolution), or something may follow (a mean over words).
+        Something else may give them (a convolution), or something may follow (a mean over words, or over pixels).
         """
         if self.has_features and logits.dim() == 2:
-            classes = len(self.state[_tensor(self.classifier, "weight")])
-            if classes != logits.shape[1] or (not self.dense and features.shape[:-1] != logits.shape[:-1]):
+            classes, width = self.state[_tensor(self.classifier, "weight")].flatten(1).shape
+            fits = (classes, width) == (logits.shape[1], features.shape[-1])
+            if not fits or (not self.dense and features.shape[:-1] != logits.shape[:-1]):
                 self.has_features, self.classifier = False, ""
         return self.has_features
 
@@ -323,8 +371,8 @@ class Network:
 
     @property
     def parameters(self) -> Tensors:
-        """The source parameters (weights and biases)."""
-        return dict(self._module.named_parameters())
+        """The source parameters (weights and biases) that are real numbers: steps are of these."""
+        return {name: tensor for name, tensor in self._module.named_parameters() if tensor.is_floating_point()}
 
     @property
     def extractor(self) -> list[str]:
@@ -365,7 +413,7 @@ def _classifier(module: nn.Module, dense: bool) -> tuple[str, nn.Module | None]:
         return linear[-1]
     weighing = (nn.Linear, nn.modules.conv._ConvNd)
     name, last = ([("", module)] + [(n, m) for n, m in module.named_modules() if isinstance(m, weighing)])[-1]
-    pointwise = isinstance(last, nn.Linear) or (isinstance(last, nn.Conv2d) and last.kernel_size == (1, 1))
+    pointwise = isinstance(last, nn.Linear) or (isinstance(last, CONVOLUTIONS) and set(last.kernel_size) == {1})
     return (name, last) if pointwise else ("", None)
 
 

@@ -106,7 +106,10 @@ def _images(name: str, given: Any) -> NDArray[Any]:
     if images.dtype == np.uint8:
         return _pictures(name, images)
     if not np.issubdtype(images.dtype, np.floating):
-        raise UserError(f"images of domain {name!r} are {images.dtype}: give uint8 pictures, or floats")
+        raise UserError(
+            f"images of domain {name!r} are {images.dtype}: give uint8 pictures, or floats; a run takes no token ids,"
+            " and fedctta.adapt does"
+        )
     if images.ndim < 2:
         raise UserError(f"images of domain {name!r} have shape {images.shape}: give [n, ...], one entry per image")
     with np.errstate(over="ignore"):

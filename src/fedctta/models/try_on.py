@@ -17,7 +17,7 @@ def try_on(network: Network, x: Inputs, remedy: str = "choose one that fits") ->
     """Return the source model's logits for a batch; refuse what it cannot take."""
     try:
         with torch.no_grad():
-            return network({}, x).logits
+            return network.rehearse(x).logits
     except OF_MODELS as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"the model cannot take {describe(x)}: {reason}; {remedy}") from error

@@ -25,7 +25,7 @@ from fedctta.health.guard import Guard
 from fedctta.health.signals import Health
 from fedctta.keys import UNWAITING
 from fedctta.online.adaptation import Adaptation, Predict
-from fedctta.online.batches import WINDOW, Given, GivenInputs, is_finite, to_batch
+from fedctta.online.batches import WINDOW, Given, GivenInputs, alone, first_input, is_finite, to_batch
 from fedctta.online.default_method import choose_default
 from fedctta.online.picked import check_output
 from fedctta.online.saved import file_path, read_state, write_state
@@ -159,7 +159,7 @@ class AdaptedModel(nn.Module):
         super().__init__()
         object.__setattr__(self, "source", module)  # not a part of this module: its tensors are not the adapted ones
         self.adaptation = adaptation
-        self._first_names = _first_names(module)
+        self._first_names, self._first_input = _first_names(module), first_input(module)
         self.eval()
 
     @property
@@ -190,14 +190,14 @@ class AdaptedModel(nn.Module):
         """Return the logits of a batch and adapt to it."""
         given = _one_batch(inputs, keywords)
         with torch.inference_mode(False), torch.no_grad():
-            x = to_batch(given, self._first.device, self._first.dtype)
+            x = alone(to_batch(given, self._first.device, self._first.dtype), self._first_input)
             dense = self.adaptation.network.dense
             if dense and not isinstance(x, Tensor):
                 raise UserError("dense=True and a batch of several tensors: give the images as one tensor")
             rows = self.adaptation.answer(x)
             if not dense or not isinstance(x, Tensor):
                 return rows
-            return rows.view(len(x), *x.shape[-2:], rows.shape[-1]).movedim(-1, 1)
+            return rows.view(len(x), *x.shape[2:], rows.shape[-1]).movedim(-1, 1)
 
     def reset(self) -> None:
         """Begin anew from the source model."""
@@ -217,6 +217,7 @@ class AdaptedModel(nn.Module):
         module = copy_model(self.source)
         module.load_state_dict(old.module.state_dict())  # the given module may have changed since
         network = Network(module.to(moved.device, moved.dtype), moved.device, old.dense, output=old.output)
+        network.written = old.written
         self.adaptation.convert(network, fn)
         return self
 

@@ -5,12 +5,13 @@ In a tuple or a mapping of tensors, integers that are no images (words' numbers,
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedctta.core.outputs import Inputs, count_rows, map_tensors, tensors_in
 from fedctta.core.tensors import add_up
@@ -79,6 +80,26 @@ def to_tensor(images: Given, device: torch.device, dtype: torch.dtype = torch.fl
 
 def _usable(x: Tensor) -> Tensor:
     return x.clone() if x.is_inference() else x  # gradients cannot pass through tensors of inference mode
+
+
+def alone(x: Inputs, first: str) -> Inputs:
+    """Return images that came by the name of the module's first input as if without: methods may look at them.
+
+    >>> import torch
+    >>> alone({"pixel_values": torch.zeros(2, 3)}, "pixel_values").shape
+    torch.Size([2, 3])
+    """
+    found = x.get(first) if isinstance(x, Mapping) and len(x) == 1 else None
+    return found if found is not None and found.is_floating_point() and found.dim() > 1 else x
+
+
+def first_input(module: nn.Module) -> str:
+    """Return the name of the first input of a module that can be given without it, if there is one."""
+    try:
+        named = next(iter(inspect.signature(module.forward).parameters.values()), None)
+    except (TypeError, ValueError):
+        return ""
+    return named.name if named is not None and named.kind is named.POSITIONAL_OR_KEYWORD else ""
 
 
 def is_finite(x: Inputs) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from torch import Tensor
 
 from fedctta.adapters import Adapter, adapters
@@ -27,6 +29,8 @@ def check_first_batch(network: Network, adapter: Adapter, x: Inputs) -> None:
         )
     if network.dense and isinstance(x, Tensor):
         _check_pixels(len(logits), x)
+    if adapter.descends:
+        network.try_gradients(x)
     adapter.check(network, MANY)  # the pass has shown whether the classifier is what it looks like
     if adapter.pictures:
         _check_pictures(adapter, x)
@@ -35,8 +39,7 @@ def check_first_batch(network: Network, adapter: Adapter, x: Inputs) -> None:
 
 
 def _check_pixels(predicted: int, x: Tensor) -> None:
-    height, width = x.shape[-2:]
-    if predicted == len(x) * height * width:
+    if predicted == len(x) * prod(x.shape[2:]):
         return
     if predicted == len(x):
         raise UserError(f"dense=True and the model gives one prediction for {describe(x)}: drop dense=True")

@@ -99,10 +99,13 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
     if isinstance(data, MaskedDomains):
         data = with_more_classes(data, source.card.get("classes", ()))
     network = cache.network(experiment, model, data, device)
+    refuse_precision(network)
     x = read_batch(np.asarray(data.images[data.names[0]][:2]), device)
     data = fit_classes(data, x, try_on(network, x))
+    if methods.adapter.descends:
+        network.try_gradients(x)
     methods = methods.fit(experiment, data)
-    lift = possible_lift(network, x, experiment.lift)
+    lift = possible_lift(network, x, experiment.lift, methods.adapter.descends)
     refuse_large_rounds(methods.count_clients(experiment), experiment.batch, x[0].nbytes, total_memory(device))
     stream, slots = choose_stream(experiment, methods, data), choose_slots(experiment, methods, data)
     refuse_idle_keys(experiment, methods.aggregator.communicates, stream)
@@ -117,6 +120,13 @@ def choose_parts(experiment: Experiment, device: torch.device, cache: Cache) -> 
             " kernels or matrices of the model: drop it, or use another adapter"
         )
     return Parts(methods, network, client, stream, slots, model, source, device, lift)
+
+
+def refuse_precision(network: Network) -> None:
+    """Refuse a model in another precision than that of images and methods."""
+    if network.dtype != torch.float32:
+        found = str(network.dtype).removeprefix("torch.")
+        raise UserError(f"a run computes in float32 and the model is in {found}: call .float() on it")
 
 
 def refuse_large_rounds(clients: int, batch: int, each: int, memory: int) -> None:

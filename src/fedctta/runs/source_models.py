@@ -154,13 +154,19 @@ def fit_classes(data: AnyDomains, x: Tensor, logits: Tensor) -> AnyDomains:
     return data
 
 
-def possible_lift(network: Network, x: Tensor, how: Lift) -> Lift:
-    """Return `how`, or a loop in place of "auto" where vmap cannot run the model (it may branch on values)."""
+def possible_lift(network: Network, x: Tensor, how: Lift, descends: bool = False) -> Lift:
+    """Return `how`, or a loop in place of "auto" where vmap cannot run the model (it may branch on values).
+
+    `descends`: it must take gradients, too, which vmap cannot do of every layer that it can run.
+    """
     if how == "loop":
         return how
     try:
         with torch.no_grad():
             torch.func.vmap(lambda images: network({}, images).logits)(x[None])
+            if descends and network.differentiable:  # other models are refused
+                weights = {name: tensor[None] for name, tensor in network.trained.items()}
+                torch.func.vmap(network.find_slopes)(weights, x[None])
     except RuntimeError as error:
         if how != "auto":
             reason = str(error).strip().splitlines()[0]

@@ -24,11 +24,14 @@ LACKING = {
     ),
     "features": Network(nn.Sequential(nn.Conv2d(3, 4, 8), nn.BatchNorm2d(4), nn.Flatten())),
 }
+LACKING["gradients"] = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)))
+LACKING["gradients"].differentiable = False
 SAID = {
     "images": "works on whole images",
     "batchnorm": "needs BatchNorm layers",
     "affine": "trains scales of normalisation layers",
     "features": "needs a model that ends in nn.Linear",
+    "gradients": "takes steps along gradients and this model gives its weights none",
 }
 
 
