@@ -16,12 +16,20 @@ from fedctta.core.network import Network
 from fedctta.core.rectifiers import Rectifiers, read_top
 
 
+class Rectified(nn.BatchNorm2d):
+    """A layer that rectifies what it has normalised, as in some libraries."""
+
+    def forward(self, x):
+        return F.relu(super().forward(x))
+
+
 class Model(nn.Module):
     """Layers that are followed by all kinds of things."""
 
     def __init__(self):
         super().__init__()
         self.first, self.second, self.third, self.fourth, self.fifth = (nn.BatchNorm2d(3) for _ in range(5))
+        self.both = Rectified(3)
         self.in_place, self.six = nn.ReLU(inplace=True), nn.ReLU6()
         self.head = nn.Linear(3, 2)
 
@@ -32,7 +40,8 @@ class Model(nn.Module):
         c = F.relu(c) + c  # it is used once more
         d = F.hardtanh(self.fourth(c))
         e = self.fifth(F.relu6(self.fifth(d)))  # called twice, and rectified once
-        return self.head(e.mean((2, 3)))
+        f = self.both(x) - e
+        return self.head(f.mean((2, 3)))
 
 
 def run(network, x, monkeypatch, fused):
@@ -50,7 +59,7 @@ def test_rectifiers_are_left_out_where_the_layer_has_done_their_work(monkeypatch
     expected = run(network, x, monkeypatch, False)
     for _ in range(2):  # watched, and with what was seen
         torch.testing.assert_close(run(network, x, monkeypatch, True), expected, atol=1e-5, rtol=1e-5)
-    assert network._tops == {(torch.Size([4, 3, 5, 5]),): {"first": inf, "second": 6.0}}
+    assert network._tops == {(torch.Size([4, 3, 5, 5]),): {"first": inf, "second": 6.0, "both": inf}}
 
 
 def test_what_the_layer_has_done_is_returned_as_it_is():

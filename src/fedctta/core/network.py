@@ -174,7 +174,7 @@ class Network:
             return batch_norm(x, used.mean, used.var, weight, bias, eps)
         origin: Tensor = layer.running_mean  # type: ignore[assignment]
         rectifiers = self._pass.rectifiers
-        top = None if overrides_forward(layer) else rectifiers.top(name)
+        top = rectifiers.top(name)
         y, *batch = normalise_blended(x, origin, rule.terms[name], rule.share, weight, bias, eps, top)
         rectifiers.note(name, y)
         self._keep(name, Statistics(*batch))
