@@ -4,12 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint types unit slow gpu fleet-test bench-check clean
+.PHONY: demo test lint types unit kernels slow gpu fleet-test bench-check clean
 
 demo: $(INSTALLED)
 	$(BIN)/fedctta run demo --out runs/demo --resume
 
-test: lint types unit
+test: lint types unit kernels
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -21,6 +21,10 @@ types: $(INSTALLED)
 unit: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto
 
+# The kernels for GPUs, on a CPU by Triton's interpreter.
+kernels: $(INSTALLED)
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m triton
+
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
 
@@ -29,7 +33,7 @@ fleet-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow -s tests/fleet
 
 gpu: $(INSTALLED)
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m "gpu or triton"
 
 # Which ratios of `fedctta bench` moved by more than 15 % since they were committed. About two minutes on a CPU.
 bench-check: $(INSTALLED)

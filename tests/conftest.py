@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import nn
 from fedctta.adapters import Adapter, adapters
 from fedctta.aggregators import Aggregator, Server, aggregators
 from fedctta.core.clients import InChunks, Lift, Lifter, choose_lift
+from fedctta.core.gpu_kernels import find_obstacle
 from fedctta.core.network import Network
 from fedctta.data.corrupted import Domains
 from fedctta.data.public_files import digest_of, read_labels
@@ -46,6 +48,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> torch.device:
     return torch.device(pytestconfig.getoption("--device"))
+
+
+@pytest.fixture(autouse=True)
+def only_real_kernels(request):
+    """Let no test of kernels pass by comparing plain torch with itself."""
+    if request.node.get_closest_marker("triton") and (obstacle := find_obstacle()):
+        reason = f"without a GPU, kernels need Triton and TRITON_INTERPRET=1 ({obstacle})"
+        pytest.fail(reason) if sys.platform == "linux" else pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True)

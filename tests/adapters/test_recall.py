@@ -56,10 +56,10 @@ def test_domains_are_told_apart_and_found_again(tiny_network):
     assert belief.sum() == pytest.approx(1)
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("inner", ["none", "tent"])
 def test_kernels_remember_and_predict_as_plain_torch_does(tiny_network, inner, monkeypatch):
-    """Three clients in two domains. Without a GPU, Triton's interpreter plays the kernels: TRITON_INTERPRET=1."""
+    """Three clients in two domains."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network, recall = Network(tiny_network.module, device), Recall(domains=4, inner=inner)
     kinds = [["noise", "stripes", "noise"], ["noise", "noise", "stripes"], ["stripes", "noise", "noise"]]

@@ -1,7 +1,4 @@
-"""Kernels for a device's book give what plain torch does.
-
-Without a GPU, Triton's interpreter plays them: TRITON_INTERPRET=1 pytest -m gpu tests/books/test_fused_notebook.py
-"""
+"""Kernels for a device's book give what plain torch does."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ def live(notebook, fused, batches, images, monkeypatch):
     return private, blends
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize(("domains", "images"), [(5, 7), (3, 10), (2, 4), (40, 3), (1, 2), (5, 1)])
 def test_a_book_is_kept_alike(domains, images, monkeypatch):
     """With room for all domains, or less, so that some are replaced; and for single images."""
@@ -78,7 +75,7 @@ def test_a_book_is_kept_alike(domains, images, monkeypatch):
     assert found[0]["belief"].sum(-1).tolist() == pytest.approx([1.0] * CLIENTS, abs=1e-5)
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("domains", [1, 5, 40])
 def test_domains_of_which_too_little_is_known_are_found(domains, monkeypatch):
     adapter, generator = Recall(domains=domains, half_life=50.0), torch.Generator().manual_seed(3)

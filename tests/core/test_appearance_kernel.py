@@ -8,10 +8,10 @@ import torch
 from fedctta.core import appearance as plain
 from fedctta.core.appearance import appearance
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # without a GPU, TRITON_INTERPRET=1
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize(
     "shape", [(3, 4, 3, 40, 36), (1, 2, 3, 150, 120), (2, 2, 3, 5, 7), (1, 2, 1, 8, 8), (2, 1, 2, 1, 4)]
 )

@@ -61,9 +61,9 @@ def blend(shape, given, device, top=None):
 
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("shape", [(2, 3, 12, 4, 4), (2, 3, 70, 9, 9), (2, 4, 8, 33, 33), (1, 1, 3, 1, 70)])
-@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.triton)])
 def test_a_batch_is_normalised_with_a_blend_of_statistics(shape, given, kernels, monkeypatch):
-    """By one kernel or, of many rows, by three. Without a GPU, set TRITON_INTERPRET=1."""
+    """By one kernel or, of many rows, by three."""
     monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
     device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
     (x, origin, shift, rest, least, weight, bias, shares), (y, mean, var) = blend(shape, given, device)
@@ -84,7 +84,7 @@ def test_a_batch_is_normalised_with_a_blend_of_statistics(shape, given, kernels,
 
 @pytest.mark.parametrize("top", [0.5, float("inf")])
 @pytest.mark.parametrize("shape", [(2, 3, 12, 4, 4), (2, 4, 8, 33, 33)])
-@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.triton)])
 def test_what_is_normalised_may_be_rectified(shape, top, kernels, monkeypatch):
     monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)
     device = "cuda" if kernels and torch.cuda.is_available() else "cpu"
@@ -94,7 +94,7 @@ def test_what_is_normalised_may_be_rectified(shape, top, kernels, monkeypatch):
     torch.testing.assert_close(found[1:], plain[1:], atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.triton)])
 @pytest.mark.parametrize("side", [5, 65])
 def test_numbers_of_16_bits_are_computed_in_full(side, kernels, monkeypatch):
     monkeypatch.setattr(fused_norms, "can_fuse", lambda *_: kernels)

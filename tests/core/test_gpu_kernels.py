@@ -9,6 +9,8 @@ import torch
 
 from fedctta.core.gpu_kernels import KernelFunction, bring_to_front, can_fuse, find_obstacle, has_kernels
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
 
 def test_a_cpu_has_no_use_for_kernels():
     assert not can_fuse(torch.zeros(2))
@@ -28,7 +30,7 @@ def test_the_obstacle_is_told_in_one_line(untried, monkeypatch):
     assert not has_kernels()
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 def test_kernels_are_tried_inside_a_gradient_too(untried):
     found = []
 
@@ -36,15 +38,20 @@ def test_kernels_are_tried_inside_a_gradient_too(untried):
         found.append(has_kernels())
         return x.sum()
 
-    torch.func.vmap(torch.func.grad(loss))(torch.ones(2, 3, device="cuda"))
+    torch.func.vmap(torch.func.grad(loss))(torch.ones(2, 3, device=DEVICE))
     assert found == [True]
 
 
+@pytest.mark.triton
+def test_kernels_serve_full_precision():
+    assert can_fuse(torch.zeros(2, device=DEVICE))
+    assert not can_fuse(torch.zeros(2, device=DEVICE, dtype=torch.bfloat16))
+
+
 @pytest.mark.gpu
-def test_kernels_serve_full_precision_on_a_gpu():
-    assert has_kernels()
+def test_kernels_serve_a_gpu_and_no_cpu():
     assert can_fuse(torch.zeros(2, device="cuda"))
-    assert not can_fuse(torch.zeros(2, device="cuda", dtype=torch.bfloat16))
+    assert not can_fuse(torch.zeros(2))
 
 
 def test_clients_come_first_and_what_they_share_is_repeated():

@@ -12,7 +12,12 @@ from fedctta.core.moments import moments
 from fedctta.core.norm_layers import batch_norm
 
 OVER = (1, 3, 4)  # of [N, B, C, H, W]
-SHAPES = [(20, 10, 64, 16, 16), (20, 10, 256, 2, 2), (2, 10, 32, 64, 64), (3, 4, 24, 5, 7), (5, 3, 3, 9, 9)]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SMALL = [(3, 4, 24, 5, 7), (5, 3, 3, 9, 9), (1, 2, 4, 48, 48)]
+LARGE = [(20, 10, 64, 16, 16), (20, 10, 256, 2, 2), (2, 10, 32, 64, 64)]  # minutes without a GPU
+SHAPES = [pytest.param(shape, marks=pytest.mark.triton) for shape in SMALL] + [
+    pytest.param(shape, marks=pytest.mark.gpu) for shape in LARGE
+]
 
 
 def images(shape, order, device="cpu"):
@@ -37,13 +42,12 @@ def loss(x, weight, bias):
     return (y.sin() * torch.linspace(0, 1, x.shape[-1], device=x.device, dtype=x.dtype)).mean()
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("order", ["clients", "common"])
 @pytest.mark.parametrize("shape", SHAPES)
 class TestKernels:
     def test_moments_are_as_exact_as_torchs_and_the_same_each_time(self, shape, order):
         assert has_kernels()
-        x = images(shape, order, "cuda")
+        x = images(shape, order, DEVICE)
         for over in (OVER, (3, 4)):
             expected = torch.var_mean(x.double(), dim=over, correction=0)[::-1]
             found, again = fused_moments(x, over), fused_moments(x, over)
@@ -52,7 +56,7 @@ class TestKernels:
                 torch.testing.assert_close(one.double(), value, atol=1e-5, rtol=3e-6)
 
     def test_normalised_images_keep_their_order(self, shape, order):
-        x, (weight, bias) = images(shape, order, "cuda"), vectors(shape[0], shape[2], "cuda")
+        x, (weight, bias) = images(shape, order, DEVICE), vectors(shape[0], shape[2], DEVICE)
         mean, var = fused_moments(x, OVER)
         with torch.no_grad():
             y = torch.func.vmap(lambda x, m, v, b: batch_norm(x, m, v, weight[0], b, 1e-5))(x, mean, var, bias)
@@ -63,7 +67,7 @@ class TestKernels:
         torch.testing.assert_close(y.double(), expected, atol=1e-4, rtol=1e-4)
 
     def test_gradients_are_those_of_plain_torch(self, shape, order, monkeypatch):
-        x, (weight, bias) = images(shape, order, "cuda"), vectors(shape[0], shape[2], "cuda")
+        x, (weight, bias) = images(shape, order, DEVICE), vectors(shape[0], shape[2], DEVICE)
         gradient = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
         found = gradient(x, weight, bias)
         monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)

@@ -2,10 +2,14 @@
 
 Kernels are in files of their own (`*_kernels`), which are imported where a tensor is on a GPU. A kernel does not know
 vmap: whoever calls one goes through an autograd function, whose `forward` sees tensors with all axes.
+
+With TRITON_INTERPRET=1, Triton's interpreter plays kernels on the CPU, far more slowly than plain torch: so they are
+tested where there is no GPU.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -13,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def has_kernels() -> bool:
@@ -36,7 +42,7 @@ def _try_kernel() -> str | None:
         from fedctta.core.norm_kernels import moments
         from fedctta.core.rows_of_channels import find_rows
 
-        x = torch.ones(1, 2, 16, device="cuda")
+        x = torch.ones(1, 2, 16, device="cpu" if INTERPRETED else "cuda")
         rows = find_rows((1,), (x,))
         right = rows is not None and bool((moments(x, rows)[0] == 1).all())
     except Exception as error:  # no Triton, no compiler, or a GPU that it does not know
@@ -46,8 +52,8 @@ def _try_kernel() -> str | None:
 
 def can_fuse(x: Tensor, types: Collection[torch.dtype] = (torch.float32,)) -> bool:
     """Whether kernels for these types may serve a tensor, inside vmap or not. Triton starts them on the current GPU."""
-    here = x.is_cuda and x.dtype in types and x.device.index == torch.cuda.current_device()
-    return here and has_kernels()
+    here = x.device.type == "cpu" if INTERPRETED else x.is_cuda and x.device.index == torch.cuda.current_device()
+    return here and x.dtype in types and has_kernels()
 
 
 def bring_to_front(info: Any, in_dims: Sequence[int | None], tensors: Sequence[Any]) -> list[Any]:

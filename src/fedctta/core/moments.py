@@ -19,7 +19,7 @@ PIXELS = 64  # of an image, from which on images are summed up one by one on a G
 
 def moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return the mean and the biased variance of x over the axes `over`, which are gone."""
-    alone = (x.is_cuda and not can_fuse(x)) or (not x.is_cuda and (x.numel() < LARGE or is_lone(x)))
+    alone = not can_fuse(x) and (x.is_cuda or x.numel() < LARGE or is_lone(x))
     of = _moments if alone and not torch.is_grad_enabled() else _Moments.apply
     mean, var = of(x, over)
     return mean, var
@@ -30,9 +30,10 @@ def _moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         mean = x.mean(over, dtype=torch.float32)
         length = torch.linalg.vector_norm(x, dim=over, dtype=torch.float32)
         return mean, (length.square() * (mean.numel() / x.numel()) - mean.square()).clamp_min(0)
+    if can_fuse(x) and (fused := fused_moments(x, over)) is not None:
+        return fused
     if x.is_cuda:
-        fused = fused_moments(x, over) if can_fuse(x) else None
-        return _of_parts(x, over) if fused is None else fused
+        return _of_parts(x, over)
     if is_lone(x):
         if len(over) == x.dim() - 1 and 1 not in over:
             return _of_channels(x)

@@ -11,16 +11,17 @@ from fedctta.core import gpu_kernels
 from fedctta.core.norms import Statistics
 
 CLIENTS, IMAGES, CLASSES, CHANNELS = 3, 6, 5, 40
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("correction", [0, 1])
 def test_statistics_and_gradients_are_plain_torchs(correction, monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    x = 3 + torch.randn(CLIENTS, IMAGES, CHANNELS, 4, 4, generator=generator).cuda()
-    mean, var = torch.rand(2, CLIENTS, CLASSES, CHANNELS, generator=generator).cuda().unbind()
+    x = 3 + torch.randn(CLIENTS, IMAGES, CHANNELS, 4, 4, generator=generator).to(DEVICE)
+    mean, var = torch.rand(2, CLIENTS, CLASSES, CHANNELS, generator=generator).to(DEVICE).unbind()
     var[:, :2] = 0  # where a variance is held at 0
-    labels = F.one_hot(torch.randint(CLASSES - 1, (CLIENTS, IMAGES), generator=generator), CLASSES).float().cuda()
+    labels = F.one_hot(torch.randint(CLASSES - 1, (CLIENTS, IMAGES), generator=generator), CLASSES).float().to(DEVICE)
 
     def of_client(x, mean, var, labels):
         def loss(x):

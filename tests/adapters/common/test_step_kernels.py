@@ -11,6 +11,8 @@ from fedctta.core import gpu_kernels
 from fedctta.core.clients import Client, stack
 from fedctta.core.randomness import keys
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
 
 def client(device):
     """Return three clients with kernels (channels last), vectors and a matrix, Adam's memory, and slopes."""
@@ -25,9 +27,9 @@ def client(device):
     return source, own, memory, slopes
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 def test_a_step_of_adam_is_plain_torchs(monkeypatch):
-    _, own, memory, slopes = client("cuda")
+    _, own, memory, slopes = client(DEVICE)
     step = torch.func.vmap(lambda *each: adam(*each, lr=1e-2))
     with torch.no_grad():
         found = step(own, slopes, memory)
@@ -36,13 +38,13 @@ def test_a_step_of_adam_is_plain_torchs(monkeypatch):
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 def test_the_same_numbers_are_restored(monkeypatch):
-    source, own, _, _ = client("cuda")
+    source, own, _, _ = client(DEVICE)
     restore = torch.func.vmap(lambda weights, key: restored(weights, source, key, 0.3))
     with torch.no_grad():
-        found = restore(own, keys(0, 3, "cuda"))
+        found = restore(own, keys(0, 3, DEVICE))
         monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
-        expected = restore(own, keys(0, 3, "cuda"))
+        expected = restore(own, keys(0, 3, DEVICE))
     assert all(torch.equal(found[name], expected[name]) for name in source)
     assert all(found[name].stride() == own[name].stride() for name in source)

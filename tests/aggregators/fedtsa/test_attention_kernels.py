@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 
@@ -9,13 +11,13 @@ from fedctta.aggregators.fedtsa.attention import Pairs, make_identity_block
 from fedctta.aggregators.fedtsa.fused_training import learn_fused
 from fedctta.aggregators.fedtsa.training import Training
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # without a GPU, TRITON_INTERPRET=1
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("chunk", [16, 64])
 def test_tiles_of_other_sizes_give_the_same(chunk, monkeypatch):
-    kernels = pytest.importorskip("fedctta.aggregators.fedtsa.attention_kernels")
+    kernels = import_module("fedctta.aggregators.fedtsa.attention_kernels")
     generator = torch.Generator().manual_seed(0)
     x, *noise = (torch.rand(2, *shape, generator=generator).to(DEVICE) for shape in ((3, 4, 70), (3, 4, 4), (4, 3, 3)))
     block = make_identity_block(x, True).expand(2, -1, -1).contiguous()

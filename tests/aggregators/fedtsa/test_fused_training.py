@@ -1,7 +1,4 @@
-"""Kernels learn what plain torch does, with either kind of masks, slots that did not arrive and any size.
-
-Without a GPU, Triton's interpreter plays them: TRITON_INTERPRET=1 pytest -m gpu tests/aggregators/fedtsa
-"""
+"""Kernels learn what plain torch does, with either kind of masks, slots that did not arrive and any size."""
 
 from __future__ import annotations
 
@@ -39,13 +36,12 @@ def noise_of(keys, clients, slots, how, epoch):
     return Pairs(*(numbers[:, 0] for numbers in drawn))
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("how", FORMS, ids=ids)
 @pytest.mark.parametrize(
     ("rounds", "clients", "slots", "dim"), [(2, 3, 4, 16), (3, 20, 10, 40), (2, 4, 1, 5), (2, 17, 18, 33)]
 )
 def test_an_epoch_is_that_of_plain_torch(how, rounds, clients, slots, dim):
-    pytest.importorskip("triton")
     x, known = windows(rounds, clients, slots, dim)
     block, keys = blocks_after_some_training(x), torch.arange(rounds, device=DEVICE)
     noise = noise_of(keys, clients, slots, how, 3) if how.lam else None
@@ -59,11 +55,10 @@ def test_an_epoch_is_that_of_plain_torch(how, rounds, clients, slots, dim):
     torch.testing.assert_close(gradient, expected, atol=2e-6 * largest, rtol=1e-4)
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("how", FORMS, ids=ids)
 @pytest.mark.parametrize("lone", [False, True], ids=["many", "one"])
 def test_a_training_is_that_of_plain_torch(how, lone):
-    pytest.importorskip("triton")
     how, key = how._replace(epochs=8), torch.arange(3, device=DEVICE)
     x, known = windows(3, 5, 4, 16)
     x, known, key = (x[1], known[1], key[1]) if lone else (x, known, key)
@@ -73,10 +68,9 @@ def test_a_training_is_that_of_plain_torch(how, lone):
     assert (found.clients - train(x, known, noise, how._replace(epochs=1)).clients).abs().max() > 1e-4
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 def test_a_loss_of_nothing_has_no_gradient():
     """One slot of one client that arrived is attended to alone, so that both norms are 0."""
-    pytest.importorskip("triton")
     x, known = torch.zeros(1, 2, 2, 16, device=DEVICE), torch.zeros(1, 2, 2, dtype=torch.bool, device=DEVICE)
     x[0, 0, 1], known[0, 0, 1] = 1.0, True
     gradient, loss, now = learn_fused(
@@ -87,10 +81,9 @@ def test_a_loss_of_nothing_has_no_gradient():
     assert now.clients[0].tolist() == [[1, 0], [0.5, 0.5]]
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("how", [PAPER, CODE], ids=["paper", "code"])
 def test_noise_is_drawn_as_by_plain_torch(how):
-    pytest.importorskip("triton")
     keys, epoch = torch.tensor([0, 7, 2**31 - 3, 2**32 - 2], device=DEVICE), torch.tensor([11], device=DEVICE)
     for found, plain in zip(draw_fused(keys, 4, 3, how, epoch), noise_of(keys, 4, 3, how, 11), strict=True):
         assert torch.equal(found, plain)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 
 from fedctta.aggregators.fedtsa.training import adam_steps, step_adam
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # without a GPU, TRITON_INTERPRET=1
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("lr", [0.1, 0.0])
 def test_a_step_of_adam_is_that_of_plain_torch(lr):
-    kernels = pytest.importorskip("fedctta.aggregators.fedtsa.training_kernels")
+    kernels = import_module("fedctta.aggregators.fedtsa.training_kernels")
     generator = torch.Generator().manual_seed(0)
     found = [torch.rand(3, 5, 300, generator=generator).to(DEVICE), *torch.zeros(2, 3, 5, 300, device=DEVICE).unbind()]
     plain = [tensor.clone() for tensor in found]

@@ -1,10 +1,8 @@
-"""Fused kernels give what the plain path does, with absent clients, late uploads and impossible numbers.
-
-Without a GPU, Triton's interpreter plays them: TRITON_INTERPRET=1 pytest -m gpu tests/aggregators/kin/test_fused.py
-"""
+"""Fused kernels give what the plain path does, with absent clients, late uploads and impossible numbers."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -52,14 +50,18 @@ def make_uploads(server, t, apart):
     return Uploads(*moved, active.to(DEVICE), None, None if trust is None else trust.to(DEVICE))
 
 
-@pytest.mark.gpu
+SMALL = [(1, 32, (5,)), (2, 1, (5,)), (20, 3, ()), (67, 32, (5, 40))]
+LARGE = [(200, 40, (64, 16)), (1100, 32, (70,))]  # minutes without a GPU
+
+
 @pytest.mark.parametrize(
     ("clients", "domains", "layers"),
-    [(1, 32, (5,)), (2, 1, (5,)), (20, 3, ()), (67, 32, (5, 40)), (200, 40, (64, 16)), (1100, 32, (70,))],
+    [pytest.param(*size, marks=pytest.mark.triton) for size in SMALL]
+    + [pytest.param(*size, marks=pytest.mark.gpu) for size in LARGE],
 )
 @pytest.mark.parametrize("apart", [0.5, 2.0])
 def test_fused_rounds_are_plain_rounds(clients, domains, layers, apart):
-    fused = pytest.importorskip("fedctta.aggregators.kin.fused")
+    fused = import_module("fedctta.aggregators.kin.fused")
     method, server = Kin(domains=domains), make_server(clients, layers)
     source, memory = server.network.state, method.init(server)
     for t in range(6):
@@ -86,9 +88,7 @@ def test_fused_rounds_are_plain_rounds(clients, domains, layers, apart):
 
 @pytest.mark.gpu
 def test_a_graph_of_fused_rounds_goes_on_as_plain_rounds_do():
-    fused = pytest.importorskip("fedctta.aggregators.kin.fused")
-    if DEVICE.type != "cuda":
-        pytest.skip("graphs need a GPU")
+    fused = import_module("fedctta.aggregators.kin.fused")
     method, server = Kin(), make_server(50, (64, 16))
     expected = method.init(server)
     uploads = make_uploads(server, 0, 0.5)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 
 from fedctta.aggregators.kin.belief import TINY, compare_looks, take_median
 from fedctta.core.appearance import NUMBERS
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # without a GPU, TRITON_INTERPRET=1
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FIXED = {"D": NUMBERS, "TINY": TINY}
 
 
@@ -16,11 +18,11 @@ def numbers(*shape, seed=0):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize("heard", [0, 1, 2, 7, 8])
 def test_the_median_is_that_of_those_heard(heard):
     """The lower of two, exactly; of many equal numbers, of zeros, and 1 where nobody is heard."""
-    kernels = pytest.importorskip("fedctta.aggregators.kin.kernels")
+    kernels = import_module("fedctta.aggregators.kin.kernels")
     n, look, spread = 9, numbers(9, NUMBERS), numbers(9, NUMBERS, seed=1)
     spread[:, 0], spread[:, 1], spread[:, 2] = 0.25, 0.0, spread[:, 2] * 1e30
     trust = (torch.arange(n) < heard).float().to(DEVICE)
@@ -35,10 +37,10 @@ def test_the_median_is_that_of_those_heard(heard):
     assert typical.item() == pytest.approx(0.75 if heard else 0, abs=1e-6)
 
 
-@pytest.mark.gpu
+@pytest.mark.triton
 @pytest.mark.parametrize(("doubt", "compared"), [(0.51, True), (0.49, False)])
 def test_looks_are_compared_where_a_client_may_found_a_domain(doubt, compared):
-    kernels = pytest.importorskip("fedctta.aggregators.kin.kernels")
+    kernels = import_module("fedctta.aggregators.kin.kernels")
     n, look, usual, typical = 9, 0.2 * numbers(9, NUMBERS), 1 + numbers(NUMBERS), numbers(1)
     unknown = 0.4 * numbers(n, seed=1)
     unknown[4] = doubt
