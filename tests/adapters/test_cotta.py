@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedctta.adapters import cotta
 from fedctta.adapters.common.augmentation import augment, view_keys
 from fedctta.adapters.cotta import CoTTA, restored
 from fedctta.core.clients import Client
@@ -68,6 +69,12 @@ def test_views_are_averaged_where_the_source_is_unsure(tiny_network, x):
     torch.testing.assert_close(below, plain)
     torch.testing.assert_close(above, torch.stack(each).mean(0))
     assert not torch.allclose(plain, above, atol=1e-3)
+
+
+def test_one_client_that_is_sure_draws_no_views(tiny_network, x, monkeypatch):
+    adapter = CoTTA(confidence=0.01)
+    monkeypatch.setattr(cotta, "augment", lambda *_: pytest.fail("nobody asked for views"))
+    adapter.adapt(tiny_network, client_of(adapter, tiny_network, tiny_network.parameters), x)
 
 
 def test_the_teacher_is_what_was_downloaded(tiny_network, x):

@@ -36,7 +36,7 @@ from fedctta.core.clients import Client
 from fedctta.core.network import Network, Tensors
 from fedctta.core.norms import refreshed
 from fedctta.core.randomness import advance, fork, fork_all, uniform
-from fedctta.core.tensors import named, towards, under
+from fedctta.core.tensors import may_hold, named, towards, under
 from fedctta.ranges import Count, NotNegative, Share
 
 # Images of one client at once, all views together: enough to keep a machine busy, few enough for its memory.
@@ -101,11 +101,14 @@ class CoTTA(Adapter):
         plain = network(teacher, x, refreshed()).logits
         if self.confidence == 0:
             return plain
+        sure = network({}, x, refreshed()).logits.softmax(-1).amax(-1).mean()
+        unsure = sure < self.confidence
+        if not may_hold(unsure):
+            return plain
         most = max(1, (CUDA_IMAGES if x.is_cuda else CPU_IMAGES) // len(x))
         together = math.ceil(self.views / math.ceil(self.views / most))  # parts of equal size
         averaged = at_once(network, of_view, together)(view_keys(key, self.views)).mean(0)
-        sure = network({}, x, refreshed()).logits.softmax(-1).amax(-1).mean()
-        return torch.where(sure < self.confidence, averaged, plain)
+        return torch.where(unsure, averaged, plain)
 
 
 def restored(weights: Tensors, source: Tensors, key: Tensor, share: float) -> Tensors:
