@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +122,16 @@ def test_a_server_can_probe_with_images():
     run = {"dataset": "shapes-c", "adapter": "bn", "aggregator": "fedctta", "fedctta.probe": "images"}
     hub, _ = build(make_plan({}, run))
     assert hub.start().memory["probe"].shape[1:] == (3, 32, 32)
+
+
+def test_the_docs_have_every_key_and_its_default():
+    page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
+    _, _, after = page.partition("All keys of `[fleet]`:")
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", after.partition("**3.")[0], re.MULTILINE)
+    told = {
+        key: default
+        for keys, defaults in rows
+        for key, default in zip(re.findall(r"`(\w+)`", keys), defaults.split(", "), strict=True)
+    }
+    usual = {f.name: str(f.default) for f in fields(Plan) if f.name != "experiment"}
+    assert told == usual | {"lockstep": "false"}
