@@ -92,7 +92,8 @@ def test_domains_have_three_lines_a_method(domains):
 
 
 def test_reasons_are_gathered(means):
-    assert means.missing() == {"ValueError: no": ["FedTSA, IID"]}
+    assert means.missing() == {"ValueError: no": ["FedTSA (IID)"]}
+    assert means.reasons() == ["FedTSA (IID): ValueError: no"]
 
 
 def test_text_takes_numbers_from_the_table(means):
@@ -121,6 +122,6 @@ def test_the_terminal_turns_long_tables(means, domains):
     told = io.StringIO()
     print_comparison([means, domains], Console(width=20, file=told))
     told = told.getvalue()
-    assert "FedTSA, IID: ValueError: no" in told
+    assert "FedTSA (IID): ValueError: no" in told
     (fog,) = (line for line in told.splitlines() if line.startswith("fog"))
     assert fog.split() == ["fog", "60.00", "50.00", "(+10.00)", "61.00"]

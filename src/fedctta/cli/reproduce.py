@@ -113,4 +113,4 @@ def reproduce(
     else:
         out.print(f"shard {shard} is done; the command without --shard gathers the table")
     if result.failed:
-        raise UserError(f"{len(result.failed)} cells failed ({'; '.join(result.failed)}): their reasons are above")
+        raise UserError(f"these cells failed, for the reasons above: {'; '.join(result.failed)}")

@@ -68,7 +68,7 @@ class Reproduction:
 
     @property
     def failed(self) -> list[str]:
-        """Return the cells that failed for other reasons than missing data."""
+        """Return the cells, by row, that failed for other reasons than missing data."""
         tables = [*self.tables, *(table for part in self.parts for table in part.tables)]
         reasons = [item for table in tables for item in table.missing().items()]
         return [cell for reason, cells in reasons if not reason.startswith(UNAVAILABLE) for cell in cells]

@@ -12,7 +12,7 @@ from fedctta.report.comparison import Comparison
 
 def find_missing(paper: Paper, panels: Sequence[Panel], tables: Sequence[Comparison]) -> tuple[str, ...]:
     """Return what the tables of these panels lack of the whole preset, in words."""
-    return tuple(filter(None, (_panels(paper, panels), _cells(tables), _seeds(panels, tables))))
+    return tuple(filter(None, (_panels(paper, panels), _cells(panels, tables), _seeds(panels, tables))))
 
 
 def _panels(paper: Paper, shown: Sequence[Panel]) -> str:
@@ -33,10 +33,14 @@ def _quote(name: str) -> str:
     return f'"{name}"' if "," in name else name
 
 
-def _cells(tables: Sequence[Comparison]) -> str:
-    runs = [found for table in tables for found in table.runs.values()]
-    lost = sum(not found for found in runs)
-    return f"{lost} of {len(runs)} cells" if lost else ""
+def _cells(panels: Sequence[Panel], tables: Sequence[Comparison]) -> str:
+    """Count the cells without a run, and name the panel that they are in where there are others."""
+    lost = [sum(not found for found in table.runs.values()) for table in tables]
+    if not any(lost):
+        return ""
+    short = [panel.name for panel, count in zip(panels, lost, strict=True) if count]
+    where = f" (in {_quote(short[0])})" if len(short) == 1 < len(panels) else ""
+    return f"{sum(lost)} of {sum(len(table.runs) for table in tables)} cells{where}"
 
 
 def _seeds(panels: Sequence[Panel], tables: Sequence[Comparison]) -> str:

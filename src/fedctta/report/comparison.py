@@ -135,16 +135,19 @@ class Comparison:
         return list(describe_harm(found, "" if self.metric == "accuracy" else measure))
 
     def missing(self) -> dict[str, list[str]]:
-        """Return the reasons why cells are missing, each with the cells."""
-        found: dict[str, list[str]] = {}
+        """Return the reasons why cells are missing, each with the rows and, where these differ, their columns."""
+        found: dict[str, dict[str, list[str]]] = {}
         for line in self.lines:
             for column, entry in zip(self.columns, line.entries, strict=True):
                 if entry.reason:
-                    where = f"{line.label}, {column}" if self.across == "mean" else line.label
-                    cells = found.setdefault(entry.reason, [])
-                    if where not in cells:
-                        cells.append(where)
-        return found
+                    found.setdefault(entry.reason, {}).setdefault(line.label, []).append(column)
+        if self.across != "mean":
+            return {reason: list(rows) for reason, rows in found.items()}
+        return {reason: [f"{row} ({', '.join(lost)})" for row, lost in rows.items()] for reason, rows in found.items()}
+
+    def reasons(self) -> list[str]:
+        """Say for every reason which cells are missing."""
+        return [f"{'; '.join(cells)}: {reason}" for reason, cells in self.missing().items()]
 
     def filled(self) -> str:
         """Return the text with every {row | column} replaced by our mean there, {sh} and {th} by the streams' own."""
@@ -293,8 +296,8 @@ def print_comparison(tables: Sequence[Comparison], console: Console) -> None:
         for line in body:
             view.add_row(*map(Text.from_markup, line))
         console.print(view)
-        for reason, cells in table.missing().items():
-            console.print(f"{', '.join(cells)}: {reason}", style="dim", markup=False, soft_wrap=True)
+        for sentence in table.reasons():
+            console.print(sentence, style="dim", markup=False, soft_wrap=True)
         for sentence in table.warnings():
             console.print(sentence, style="yellow", markup=False, highlight=False)
         console.print()

@@ -96,7 +96,7 @@ def markdown(story: Story, tables: Sequence[Comparison], pictures: dict[str, str
         parts += [f"## {table.name}"] if table.name else []
         parts += [table.filled()] if table.text else []
         parts.append(table.markdown().strip())
-        parts += [f"{', '.join(cells)}: {reason}" for reason, cells in table.missing().items()]
+        parts += table.reasons()
         parts += [" ".join(told)] if (told := table.warnings()) else []
         if table.name in pictures:
             parts.append(f"![{table.name or story.title}]({pictures[table.name]})")
@@ -182,10 +182,7 @@ def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes])
     for table in tables:
         body.append(f"<section><h2>{escape(table.name)}</h2>{paragraphs(table.filled())}")
         body.append(f'<div class="wide">{_table(table)}</div>')
-        body += [
-            f'<p class="note">{escape(", ".join(cells))}: {escape(reason)}</p>'
-            for reason, cells in table.missing().items()
-        ]
+        body += [f'<p class="note">{escape(sentence)}</p>' for sentence in table.reasons()]
         body += [f'<p class="note harm">{escape(sentence)}</p>' for sentence in table.warnings()]
         if table.name in pictures:
             data = base64.b64encode(pictures[table.name]).decode("ascii")
