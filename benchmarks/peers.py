@@ -32,6 +32,7 @@ from peer_ways.pfl import play_pfl
 from peer_ways.plain import play_fedctta, play_pfllib
 from peer_ways.task import METHODS, Data, Task, Tick
 
+from fedctta.bench.measure import CAPTURE
 from fedctta.files import whole
 from fedctta.machine import choose_device, hardware
 
@@ -44,7 +45,8 @@ TITLES = {
 NEEDS = {"pfl": ("pfl", "pip install pfl"), "flower": ("ray", "pip install 'fedctta[flower-simulation]'")}
 NEAR = 0.1  # percentage points between accuracies
 OURS = "fedctta"
-WARM = 2  # rounds that are not counted
+WARM = {"cpu": 2, "cuda": CAPTURE + 2}  # rounds that are not counted: on a GPU ours are captured in the first ones
+COUNTED = 3  # at least
 
 PLAY: dict[str, Callable[[Task, Data, Tick], float]] = {
     "fedctta": play_fedctta,
@@ -63,9 +65,10 @@ def play(peer: str, task: Task) -> None:
     data, marks = Data(task), []
     began = perf_counter()
     accuracy = PLAY[peer](task, data, lambda: marks.append(perf_counter()))
-    seconds = [late - early for early, late in pairwise(marks)][WARM - 1 :]
+    warm = WARM[task.device]
+    seconds = [late - early for early, late in pairwise(marks)][warm - 1 :]
     if peer in ("pfl", "flower"):
-        seconds = seconds[: data.rounds - WARM]  # the last iteration only predicts
+        seconds = seconds[: data.rounds - warm]  # the last iteration only predicts
     print(json.dumps({"seconds": seconds, "accuracy": accuracy, "start": marks[0] - began}))
 
 
@@ -86,7 +89,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[20, 200])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--peers", nargs="+", default=list(PLAY), choices=list(PLAY))
-    parser.add_argument("--rounds", type=int, default=10, help="at least 5; with 200 clients or more, half of them")
+    rounds = "at least 5, on a GPU 10; on a CPU, with 200 clients or more, half of them"
+    parser.add_argument("--rounds", type=int, default=10, help=rounds)
     parser.add_argument("--turns", type=int, default=2, help="how often every peer plays")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--cores", type=int, default=1, help="threads of a process, and of Flower the cores")
@@ -102,8 +106,9 @@ def main() -> None:
     lines, far, missing = [], [], {}
     for method in options.methods:
         for clients in options.clients:
-            rounds = max(5, options.rounds if clients < 200 else options.rounds // 2)
-            task = Task(method, clients, rounds, options.device, options.cores)
+            half = options.device == "cpu" and clients >= 200
+            count = max(WARM[options.device] + COUNTED, options.rounds // 2 if half else options.rounds)
+            task = Task(method, clients, count, options.device, options.cores)
             found: dict[str, list[dict[str, Any]]] = {peer: [] for peer in peers}
             for _ in range(options.turns):
                 for peer in peers:
