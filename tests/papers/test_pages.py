@@ -100,7 +100,7 @@ def test_a_short_page_says_so_in_its_first_line(records):
     few = {key: run for key, run in records.items() if run.settings["seed"] == 0 and run.settings["adapter"] == "bn"}
     text = write_text(make_page("one", few))
     assert text.splitlines()[2] == "**Missing: 1 of 3 cells (in means); seeds (1 of 2 in 1 of 2 cells).**"
-    assert f"No-Adapt (IID): {NOT_RUN}" in text
+    assert f"No-Adapt: {NOT_RUN}" in text
 
 
 def test_panels_of_which_most_is_missing_are_left_out(records):

@@ -164,7 +164,7 @@ def test_a_cell_that_fails_is_marked_and_the_others_run(table, played):
     assert fedavg.entries[0].reason == "RuntimeError: out of luck"
     assert "use adapter=grad" in result.tables[2].lines[1].entries[0].reason
     assert result.tables[2].lines[0].entries[0].ours
-    assert result.failed == ["FedAvg (NIID, IID)", "FedBN"]
+    assert result.failed == ["FedAvg", "FedBN"]
 
 
 def test_data_that_cannot_be_had_are_told_and_are_no_failure(table, tmp_path, monkeypatch):

@@ -92,8 +92,14 @@ def test_domains_have_three_lines_a_method(domains):
 
 
 def test_reasons_are_gathered(means):
-    assert means.missing() == {"ValueError: no": ["FedTSA (IID)"]}
-    assert means.reasons() == ["FedTSA (IID): ValueError: no"]
+    assert means.missing() == {"ValueError: no": ["FedTSA (in IID)"]}
+    assert means.reasons() == ["FedTSA (in IID): ValueError: no"]
+
+
+def test_rows_that_lack_the_same_columns_are_told_together(means):
+    here, gone = Entry((1.0,)), Entry(reason="lost")
+    lines = [Line(name, (here, gone)) for name in "ab"] + [Line("c, d", (gone, gone))]
+    assert replace(means, lines=tuple(lines)).reasons() == ["a; b (in IID); c, d: lost"]
 
 
 def test_text_takes_numbers_from_the_table(means):
@@ -122,6 +128,6 @@ def test_the_terminal_turns_long_tables(means, domains):
     told = io.StringIO()
     print_comparison([means, domains], Console(width=20, file=told))
     told = told.getvalue()
-    assert "FedTSA (IID): ValueError: no" in told
+    assert "FedTSA (in IID): ValueError: no" in told
     (fog,) = (line for line in told.splitlines() if line.startswith("fog"))
     assert fog.split() == ["fog", "60.00", "50.00", "(+10.00)", "61.00"]

@@ -54,7 +54,7 @@ def test_the_markdown_tells_how_where_and_how_long(tables, tmp_path):
     assert "`fedctta reproduce x`" in text
     assert "on a machine with torch 2.13: 1 runs of 30 rounds, seeds 0, 14 seconds" in text  # 12.5 + 2 * 0.5
     assert "| FedAvg | 60.00 | 61.00 (-1.00) |" in text
-    assert "FedAvg (NIID): not available: no network" in text
+    assert "FedAvg: not available: no network" in text
     assert "(fedctta-table1-cifar-10-c-bn.png)" in text
     assert text.rstrip().endswith("A **note** with `code`.")
 

@@ -135,15 +135,17 @@ class Comparison:
         return list(describe_harm(found, "" if self.metric == "accuracy" else measure))
 
     def missing(self) -> dict[str, list[str]]:
-        """Return the reasons why cells are missing, each with the rows and, where these differ, their columns."""
-        found: dict[str, dict[str, list[str]]] = {}
+        """Return the reasons why cells are missing, each with the rows, together where they lack the same columns."""
+        found: dict[str, dict[tuple[str, ...], list[str]]] = {}
         for line in self.lines:
+            lost: dict[str, list[str]] = {}
             for column, entry in zip(self.columns, line.entries, strict=True):
                 if entry.reason:
-                    found.setdefault(entry.reason, {}).setdefault(line.label, []).append(column)
-        if self.across != "mean":
-            return {reason: list(rows) for reason, rows in found.items()}
-        return {reason: [f"{row} ({', '.join(lost)})" for row, lost in rows.items()] for reason, rows in found.items()}
+                    lost.setdefault(entry.reason, []).append(column)
+            for reason, columns in lost.items():
+                some = () if self.across != "mean" or len(columns) == len(self.columns) else tuple(columns)
+                found.setdefault(reason, {}).setdefault(some, []).append(line.label)
+        return {reason: [_name_cells(rows, some) for some, rows in places.items()] for reason, places in found.items()}
 
     def reasons(self) -> list[str]:
         """Say for every reason which cells are missing."""
@@ -211,6 +213,10 @@ class Comparison:
                 if any(entry.ours for entry in line.entries):
                     body.append([DIFFERENCE, *(signed(entry.difference) for entry in line.entries)])
         return ["method", *self.columns], body
+
+
+def _name_cells(rows: Sequence[str], columns: Sequence[str]) -> str:
+    return "; ".join(rows) + (f" (in {', '.join(columns)})" if columns else "")
 
 
 def ours(entry: Entry) -> str:
