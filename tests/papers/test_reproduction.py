@@ -12,6 +12,7 @@ import pytest
 from fedctta.aggregators import Aggregator, aggregators
 from fedctta.errors import UserError
 from fedctta.papers import playing, reproduction, tables
+from fedctta.papers.pool import pack
 from fedctta.papers.reproduction import reproduce
 from fedctta.runs import datasets
 
@@ -204,6 +205,18 @@ def test_gathering_shows_what_is_kept_and_runs_nothing(table, played):
     entries = [entry for line in part.tables[0].lines for entry in line.entries]
     assert {(len(entry.ours), entry.reason) for entry in entries} == {(1, ""), (0, "not available: not run yet")}
     assert part.failed == []
+
+
+def test_gathering_reads_a_file_of_records_too(table, played, tmp_path):
+    reproduce(table(), shard="1/2", pool=tmp_path / "pool")
+    pack(tmp_path / "pool", tmp_path / "packed" / "records.parquet")
+    there = len(played)
+    kept = reproduce(table(), gather=True, pool=tmp_path / "pool")
+    packed = reproduce(table(), gather=True, pool=tmp_path / "packed")
+    assert len(played) == there
+    assert [path.name for path in (tmp_path / "packed").iterdir()] == ["records.parquet"]
+    assert any(entry.ours for line in packed.tables[0].lines for entry in line.entries)
+    assert [table.grid() for table in packed.tables] == [table.grid() for table in kept.tables]
 
 
 def test_quick_says_so(table, tmp_path):

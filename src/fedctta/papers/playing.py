@@ -10,6 +10,7 @@ from fedctta.errors import UserError
 from fedctta.papers.missing import NOT_RUN, Lacking, Missing
 from fedctta.report.weights import depict
 from fedctta.results.digests import Digest, digest
+from fedctta.results.packed import NAME, read_packed
 from fedctta.results.records import Record
 from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
@@ -45,6 +46,13 @@ def find_cells(experiments: Sequence[Experiment], cache: Cache, lacking: Lacking
         experiment.fingerprint: lacking.missing(experiment, cache) or attempt(partial(kept, experiment, cache, folder))
         for experiment in experiments
     }
+
+
+def find_packed(experiments: Sequence[Experiment], folder: Path) -> Found:
+    """Return what the folder's file of records has of them."""
+    packed = read_packed(folder / NAME)
+    keys = {experiment.fingerprint: experiment.anywhere.fingerprint for experiment in experiments}
+    return {fingerprint: packed[key] for fingerprint, key in keys.items() if key in packed}
 
 
 def attempt(play: Callable[[], Record | None]) -> Digest | Missing:
