@@ -79,6 +79,7 @@ def test_the_page_needs_nothing_else_and_escapes_words(tables, tmp_path):
 
 def test_paragraphs_break_at_empty_lines():
     assert paragraphs("one\ntwo\n\n*three*") == "<p>one two</p><p><em>three</em></p>"
+    assert paragraphs("why ([audit](../audit.md#a)), [0, 1] (*x*)") == "<p>why (audit), [0, 1] (<em>x</em>)</p>"
     assert paragraphs("- one\n  more\n- `two`") == "<ul><li>one more</li><li><code>two</code></li></ul>"
 
 

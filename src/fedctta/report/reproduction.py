@@ -199,7 +199,10 @@ def html(story: Story, tables: Sequence[Comparison], pictures: dict[str, bytes])
 
 
 def paragraphs(text: str) -> str:
-    """Turn the little Markdown of texts (paragraphs, lists, `code`, **bold**, *emphasis*) into HTML."""
+    """Turn the little Markdown of texts (paragraphs, lists, `code`, **bold**, *emphasis*) into HTML.
+
+    Links are of the documentation, which a page does not lie beside: their words stay.
+    """
     out = []
     for part in filter(None, (p.strip() for p in text.split("\n\n"))):
         if part.startswith("- "):
@@ -211,7 +214,7 @@ def paragraphs(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    line = escape(" ".join(text.split()))
+    line = re.sub(r"\[([^\]]+)\]\([^)\s]+\)", r"\1", escape(" ".join(text.split())))
     for mark, tag in ((r"`([^`]+)`", "code"), (r"\*\*(.+?)\*\*", "strong"), (r"\*(.+?)\*", "em")):
         line = re.sub(mark, rf"<{tag}>\1</{tag}>", line)
     return line
