@@ -139,7 +139,7 @@ def test_ablations_leave_out_what_they_say():
 def test_rounds_foreseen_are_rounds_played(parameters, at_once, monkeypatch):
     """All blocks trained at once, or in parts, give the matrices of one training a round."""
     monkeypatch.setattr("fedctta.aggregators.fedtsa.foresight.AT_ONCE", at_once)  # 80 numbers are a block or two
-    monkeypatch.setattr("fedctta.aggregators.fedtsa.foresight.TOO_FEW", 1)
+    monkeypatch.setattr("fedctta.aggregators.fedtsa.foresight.FEWEST", 1)
     method = FedTSA(**parameters, window=3, epochs=10, lr=1e-2)
     server, batches = normalising(), 2 * torch.rand(5, 3, 2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     memory, ahead = method.init(server), method.init(server) | method.foresee(server, batches.__getitem__, range(5))

@@ -11,6 +11,7 @@ from fedctta.aggregators.fedtsa.training import Training, train
 from fedctta.core.randomness import keys, numbered
 
 HOW, KEY = Training(10, 0.1, 1.0, code=False), keys(0, 1)[0]
+BYTES = 4 * (12 * 80 + 32 * 24 + 24 * 30)  # that a block takes
 
 
 def indicators(rounds):
@@ -48,7 +49,7 @@ def test_without_a_round_that_aggregates_nothing_is_foreseen():
     assert train_ahead(said_in(indicators(1)), [], 3, 2, KEY, HOW) is None
 
 
-def test_large_blocks_are_trained_round_by_round(monkeypatch):
+def test_large_blocks_are_trained_round_by_round_where_few_fit(monkeypatch):
     said, asked = indicators(4), []
 
     def indicate(some):
@@ -56,10 +57,19 @@ def test_large_blocks_are_trained_round_by_round(monkeypatch):
         return said_in(said)(some)
 
     monkeypatch.setattr(foresight, "AT_ONCE", 32 * 5 * 16 - 1)  # a block has 5 x 16 numbers
+    monkeypatch.setattr(foresight, "total_memory", lambda device: 8 * 32 * BYTES - 8)
     assert train_ahead(indicate, range(4), 3, 2, KEY, HOW) is None
     assert asked == [0]
-    monkeypatch.setattr(foresight, "AT_ONCE", 32 * 5 * 16)
+    monkeypatch.setattr(foresight, "total_memory", lambda device: 8 * 32 * BYTES)
     assert train_ahead(indicate, range(4), 3, 2, KEY, HOW).clients.shape == (4, 3, 3)
+
+
+def test_of_large_blocks_as_few_are_trained_at_once_as_are_worth_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(foresight, "train_parts", lambda x, known, keys, at_once, how: asked.append(at_once))
+    monkeypatch.setattr(foresight, "AT_ONCE", 1)
+    train_ahead(said_in(indicators(320)), range(320), 3, 2, KEY, HOW)
+    assert asked == [32]
 
 
 def test_as_many_blocks_are_trained_at_once_as_fit(monkeypatch):
@@ -73,8 +83,7 @@ def test_as_many_blocks_are_trained_at_once_as_fit(monkeypatch):
     for room in (2**40, 2**17, 0):
         monkeypatch.setattr(foresight, "total_memory", lambda device, room=room: room)
         train_ahead(said_in(indicators(5)), range(5), 3, 2, KEY, HOW)
-    # a block takes 4 (12 x 80 + 32 x 24 + 24 x 30) = 9,792 bytes; parts are even
-    assert asked == [5, 1, 1]
-    monkeypatch.setattr(foresight, "total_memory", lambda device: 8 * 4 * 9_792)
+    assert asked == [5, 1, 1]  # parts are even
+    monkeypatch.setattr(foresight, "total_memory", lambda device: 8 * 4 * BYTES)
     train_ahead(said_in(indicators(5)), range(5), 3, 2, KEY, HOW)
     assert asked[-1] == 3

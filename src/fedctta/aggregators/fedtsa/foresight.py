@@ -19,11 +19,11 @@ from fedctta.core.randomness import numbered
 from fedctta.machine import total_memory
 
 LARGEST = 2**27  # numbers in all foreseen matrices, above which rounds are trained one by one
-AT_ONCE = 2**26  # numbers in all blocks trained at once
+AT_ONCE = 2**26  # numbers in all blocks trained at once, of small ones
 SHARE = 0.125  # of a GPU's memory that these may take, with all that their training needs
 COPIES, PASSES, DRAWS = 12, 32, 24  # of a block, of its indicators and of its pairs, while it is trained
 CLIENTS = 100  # whose indicators are computed at once, of several rounds if need be
-TOO_FEW = 32  # blocks at once for which it is not worth while to leave the graph of a round, which launches nothing
+FEWEST = 32  # large blocks trained at once; if fewer fit, they stay in the graph of a round, which launches nothing
 
 
 def train_ahead(
@@ -42,11 +42,12 @@ def train_ahead(
         return None
     first = indicate(rounds[:1])
     block = make_identity_block(first, how.temporal).numel()
-    if AT_ONCE // block < TOO_FEW:
-        return None
     pairs = clients * window * (clients + window)
     needed = first.element_size() * (COPIES * block + PASSES * window * first.numel() + DRAWS * pairs)
-    at_once = max(1, min(AT_ONCE // block, int(SHARE * total_memory(first.device) / needed)))
+    fit, usual = int(SHARE * total_memory(first.device) / needed), AT_ONCE // block
+    if max(fit, usual) < FEWEST:
+        return None
+    at_once = max(1, min(fit, max(usual, FEWEST)))
     together = max(1, CLIENTS // clients)
     later = (indicate(rounds[k : k + together]) for k in range(1, len(rounds), together))
     x, known = cut_windows(torch.cat([first, *later]).view(len(rounds), clients, -1).transpose(0, 1), window)
