@@ -67,6 +67,9 @@ def test_from_nothing_to_pages(preset):
         (["pages", "--seeds", "2", "--out", "x"], "--seeds has no effect with pages"),
         (["pack", "--pool", "x"], "pack needs the folder of results"),
         (["pack", "--pool", "nowhere", "--out", "x"], "nowhere is no pool"),
+        (["status", "--pool", "nowhere"], "nowhere is no pool"),
+        (["all", "--pool", "mine.toml"], "mine.toml is a file, and a pool is a folder"),
+        (["mine.toml", "--pool", "mine.toml", "--dry-run"], "mine.toml is a file, and a pool is a folder"),
         (["mine.toml", "--json"], "--json has no effect with mine.toml"),
     ],
 )

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from fedctta.errors import UserError
 from fedctta.papers import campaign
-from fedctta.papers.campaign import is_kept, plan_all, play_all
-from fedctta.papers.pool import Kept, pack, read_pool
+from fedctta.papers.campaign import plan_all, play_all
+from fedctta.papers.playing import is_current
+from fedctta.papers.pool import pack, read_pool
 from fedctta.papers.sources import Training
 from fedctta.runs.cache import Cache
 
@@ -98,12 +99,11 @@ def test_other_weights_than_the_record_has_are_played_again(played):
         replace(run, settings={**run.settings, "source": {**run.settings["source"], **changed}})
         for changed in ({"date": "1999-01-01"}, {"accuracy": 0.123})
     )
-    assert is_kept(experiment, run, Cache())
-    assert is_kept(experiment, again, Cache())  # the same recipe and accuracy, on another day
-    assert not is_kept(experiment, other, Cache())
-    assert not is_kept(experiment, None, Cache())
+    assert is_current(experiment, run.settings, Cache())
+    assert is_current(experiment, again.settings, Cache())  # the same recipe and accuracy, on another day
+    assert not is_current(experiment, other.settings, Cache())
     gone = replace(experiment, weights="nobody-trained-these")
-    assert is_kept(gone, Kept(run.settings, 1.0, ""), Cache())  # nothing to compare with
+    assert is_current(gone, run.settings, Cache())  # nothing to compare with
 
 
 def test_a_run_of_other_defaults_is_played_again(played):
@@ -111,8 +111,8 @@ def test_a_run_of_other_defaults_is_played_again(played):
     play()
     run = read_pool(POOL)[experiment.anywhere.fingerprint]
     other = replace(run, settings={**run.settings, "bn": {**run.settings["bn"], "momentum": 0.3}})
-    assert is_kept(experiment, run, Cache())
-    assert not is_kept(experiment, other, Cache())
+    assert is_current(experiment, run.settings, Cache())
+    assert not is_current(experiment, other.settings, Cache())
 
 
 def test_a_failure_is_told_and_the_others_run(presets, monkeypatch):

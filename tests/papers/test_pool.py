@@ -65,3 +65,10 @@ def test_files_that_do_not_say_what_they_are_of_are_counted(played):
 def test_a_folder_without_runs_is_no_pool(tmp_path):
     with pytest.raises(UserError, match="is no pool"):
         require_pool(tmp_path)
+
+
+def test_a_file_is_no_pool(tmp_path):
+    (tmp_path / "records.parquet").touch()
+    with pytest.raises(UserError, match=f"is a file, and a pool is a folder: give --pool {tmp_path}, "):
+        require_pool(tmp_path / "records.parquet")
+    require_pool(tmp_path)

@@ -13,7 +13,7 @@ from fedctta.aggregators import Aggregator, aggregators
 from fedctta.errors import UserError
 from fedctta.papers import playing, reproduction, tables
 from fedctta.papers.pool import pack
-from fedctta.papers.reproduction import reproduce
+from fedctta.papers.reproduction import foresee, reproduce
 from fedctta.runs import datasets
 
 TABLE = """
@@ -217,6 +217,16 @@ def test_gathering_reads_a_file_of_records_too(table, played, tmp_path):
     assert [path.name for path in (tmp_path / "packed").iterdir()] == ["records.parquet"]
     assert any(entry.ours for line in packed.tables[0].lines for entry in line.entries)
     assert [table.grid() for table in packed.tables] == [table.grid() for table in kept.tables]
+
+
+def test_what_a_file_of_records_has_is_not_played_again(table, played, tmp_path):
+    reproduce(table(), shard="1/2", pool=tmp_path / "pool")
+    pack(tmp_path / "pool", tmp_path / "packed" / "records.parquet")
+    (plan,) = foresee(table(), pool=tmp_path / "packed")
+    assert (plan.runs, len(plan.seconds), len(played)) == (4, 2, 2)
+    whole = reproduce(table(), pool=tmp_path / "packed")
+    assert len(played) == 4
+    assert [table.grid() for table in whole.tables] == [table.grid() for table in reproduce(table()).tables]
 
 
 def test_quick_says_so(table, tmp_path):

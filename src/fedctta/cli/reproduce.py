@@ -58,7 +58,11 @@ def reproduce(
     if name is None:
         print_list("published tables and figures", [(key, title, "") for key, title in titles(published()).items()])
         return
+    from fedctta.papers.pool import require_folder, require_pool
+
     place = pool or folder
+    if pool is not None:
+        (require_pool if gather or name == "status" else require_folder)(pool)
     if name in ("all", "status"):
         from fedctta.papers.campaign import plan_all
 
@@ -69,7 +73,6 @@ def reproduce(
     if name in ("pack", "pages"):
         return (whole_pool.pack if name == "pack" else whole_pool.write_pages)(place, folder)
     from fedctta.machine import keep_freed_memory
-    from fedctta.papers.pool import require_pool
     from fedctta.papers.reproduction import foresee
     from fedctta.papers.reproduction import reproduce as run_reproduction
     from fedctta.report.comparison import print_comparison
@@ -86,8 +89,6 @@ def reproduce(
             for line in part.told():
                 out.print(line, soft_wrap=True, highlight=False)
         return
-    if gather and pool is not None:
-        require_pool(pool)
     keep_freed_memory()
     try:
         result = run_reproduction(

@@ -14,17 +14,14 @@ from rich.console import Console
 
 from fedctta.errors import UserError, unknown
 from fedctta.files import require_writable
-from fedctta.models.source import Source
 from fedctta.papers.missing import Lacking, Missing
 from fedctta.papers.planning import Plan, list_panels, make_plan, take_shard
-from fedctta.papers.playing import attempt
+from fedctta.papers.playing import attempt, is_current
 from fedctta.papers.pool import Kept, read_pool
 from fedctta.papers.selection import select
 from fedctta.papers.sources import Training, find_trainings, train_sources
 from fedctta.papers.tables import Paper, load_paper
 from fedctta.report.comparison import UNAVAILABLE
-from fedctta.results.records import to_json
-from fedctta.runs.build import choose_methods, describe_parameters
 from fedctta.runs.cache import Cache
 from fedctta.runs.jobs import side_by_side
 from fedctta.runs.preset_files import published
@@ -114,7 +111,7 @@ def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, prog
     if jobs < 1:
         raise UserError(f"--jobs {jobs} must be at least 1")
     cache, pool = Cache(), read_pool(folder)
-    left = [each for each in campaign.mine if not is_kept(each, pool.get(each.anywhere.fingerprint), cache)]
+    left = [each for each in campaign.mine if not _is_kept(each, pool, cache)]
     untrained = _find_untrained(campaign.plans, left)
     play = partial(_play_ready, cache=cache, folder=folder, jobs=jobs, console=console, progress=progress)
     reasons = play([each for each in left if each.fingerprint not in untrained])
@@ -125,26 +122,9 @@ def play_all(campaign: Campaign, folder: Path, jobs: int, console: Console, prog
     )
 
 
-def is_kept(experiment: Experiment, run: Kept | None, cache: Cache) -> bool:
-    """Whether the pool has the run, with today's parameters and of the weights that are on this machine: cards tell.
-
-    A default may have changed since. Where the weights are not on this machine, what is there counts; where they were
-    trained again, on another day, to the same accuracy by the same recipe, they are the same.
-    """
-    if run is None:
-        return False
-    now = to_json(describe_parameters(choose_methods(experiment)))
-    if now != {name: to_json(run.settings.get(name)) for name in now}:
-        return False
-    try:
-        source: Source = cache.source(experiment, str(run.settings["model"]))
-    except UserError:
-        return True
-    return _without_date(source.told()) == _without_date(run.settings.get("source", {}))
-
-
-def _without_date(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in source.items() if key != "date"}
+def _is_kept(experiment: Experiment, pool: Mapping[str, Kept], cache: Cache) -> bool:
+    run = pool.get(experiment.anywhere.fingerprint)
+    return run is not None and is_current(experiment, run.settings, cache)
 
 
 def _find_untrained(plans: Sequence[Plan], left: Sequence[Experiment]) -> dict[str, Training]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedctta.papers.missing import Lacking
 from fedctta.papers.planning import Plan
-from fedctta.papers.playing import find_cells
+from fedctta.papers.playing import find_cells, find_current
 from fedctta.papers.sources import Training, find_trained, find_trainings
 from fedctta.results.digests import Digest
 from fedctta.runs.cache import Cache
@@ -44,8 +44,10 @@ class Forecast:
 
 def forecast(plan: Plan, folder: Path) -> Forecast:
     """Return what playing a plan into a folder would do, without doing it."""
-    cache, trainings = Cache(), find_trainings(plan.paper, plan.mine)
-    mine = find_trained(plan.paper, plan.mine) if (folder / "runs").is_dir() else []
-    found = find_cells(mine, cache, Lacking(), folder)
+    cache = Cache()
+    packed = find_current(plan.mine, folder, cache)
+    left = [each for each in plan.mine if each.fingerprint not in packed]
+    mine = find_trained(plan.paper, left) if (folder / "runs").is_dir() else []
+    found = {**packed, **find_cells(mine, cache, Lacking(), folder)}
     kept = tuple(run.seconds for run in found.values() if isinstance(run, Digest))
-    return Forecast(plan.paper.name, len(plan.mine), kept, tuple(trainings))
+    return Forecast(plan.paper.name, len(plan.mine), kept, tuple(find_trainings(plan.paper, left)))

@@ -40,9 +40,16 @@ class Packing(NamedTuple):
 
 
 def require_pool(folder: Path) -> None:
-    """Refuse a folder without finished runs."""
+    """Refuse a file, and a folder without finished runs."""
+    require_folder(folder)
     if not (folder / "runs").is_dir() and not (folder / NAME).is_file():
         raise UserError(f"{folder} is no pool: it has neither runs/ nor {NAME}; give the --pool runs were played into")
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse a file in a pool's place."""
+    if folder.is_file():
+        raise UserError(f"{folder} is a file, and a pool is a folder: give --pool {folder.parent}, the folder it is in")
 
 
 def read_pool(folder: Path) -> dict[str, Kept]:

@@ -20,7 +20,7 @@ from fedctta.papers.forecast import Forecast, forecast
 from fedctta.papers.gathering import compare, describe_shortening
 from fedctta.papers.missing import NOT_RUN, Lacking, Missing
 from fedctta.papers.planning import Plan, check_lengths, make_plan
-from fedctta.papers.playing import Found, find_cells, find_packed, play_cells
+from fedctta.papers.playing import Found, find_cells, find_current, find_packed, play_cells
 from fedctta.papers.shortfall import find_missing
 from fedctta.papers.sources import find_trained, find_trainings, train_sources
 from fedctta.papers.tables import Paper, load_paper
@@ -92,9 +92,10 @@ def reproduce(
 
     `values` are experiment keys that win over the preset's (`device="cpu"`, `weights="auto"`). `shard="2/6"` runs
     every sixth cell only, beginning with the second, so that several machines can share the work; a last call
-    without it gathers the whole table. With `gather` nothing is run: the table is what is kept so far, in `pool/runs`
-    or `pool/records.parquet`. `jobs` cells are played at once. Source models that the preset trains and that are not
-    there are trained first. A preset that names other presets plays these and ranks their methods.
+    without it gathers the whole table. With `gather` nothing is run: the table is what is kept so far. Runs are kept in
+    `pool/runs` and, if it is there, in `pool/records.parquet`. `jobs` cells are played at once. Source models that the
+    preset trains and that are not there are trained first. A preset that names other presets plays these and ranks
+    their methods.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
@@ -112,9 +113,11 @@ def reproduce(
         return Reproduction(paper, rank_presets(parts), command, quickened, parts)
     plan = make_plan(name, seeds, quick, panels, shard, values)
     folder, cache, lacking = Path(pool), Cache(), Lacking()
+    packed = find_packed(plan.mine, folder) if gather else find_current(plan.mine, folder, cache)
+    left = [each for each in plan.mine if each.fingerprint not in packed]
     if not gather:
         require_writable(folder / "runs")
-        trainings = find_trainings(plan.paper, plan.mine)
+        trainings = find_trainings(plan.paper, left)
         train_sources(trainings, lambda line: console.print(line, soft_wrap=True), jobs, stop=True)
     for panel, grid in zip(plan.panels, plan.grids, strict=True):
         check_lengths(panel, grid, cache, lacking)
@@ -123,10 +126,10 @@ def reproduce(
         played = find_cells(find_trained(plan.paper, plan.mine), cache, lacking, folder)
         there = {fingerprint: run for fingerprint, run in played.items() if not isinstance(run, Missing)}
         untrained = {each.fingerprint: Missing(NOT_RUN) for each in plan.mine}
-        found = {**untrained, **played, **find_packed(plan.mine, folder), **there}
+        found = {**untrained, **played, **packed, **there}
     else:
         bar = RoundBar(console, progress)
-        found = play_cells(plan.mine, cache, lacking, folder, jobs, bar)
+        found = {**packed, **play_cells(left, cache, lacking, folder, jobs, bar)}
     return gather_tables(plan, found, command, quick, values)
 
 
