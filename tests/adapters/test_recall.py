@@ -186,6 +186,15 @@ def test_where_a_domain_is_not_measured_some_batches_are_only_measured(tiny_netw
     assert not replace(recall, enough=16.0).is_due(client)
 
 
+def test_without_reviews_a_domain_is_measured_and_never_due(tiny_network):
+    usual = replace(Recall(), start=0.2).without_reviews()
+    client, _ = walk(tiny_network, ["noise"], usual, reviews=True)
+    client, _ = walk(tiny_network, ["noise"], usual, client, reviews=True)
+    assert read(tiny_network, client, "scored").sum() == 0
+    assert read(tiny_network, client, "measured").sum() == pytest.approx(16, rel=1e-2)
+    assert not usual.is_due(client)
+
+
 def test_reviews_become_seldom(tiny_network):
     due, recall = [], Recall(review_rate=1.0, poor=0.0)
     client = recall.init(tiny_network)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from fedctta.bench.measure import Skipped
-from fedctta.bench.table import grids, print_rows, skipped
+from fedctta.bench.table import grids, notes, print_rows, skipped
 
 
 def test_the_table_has_times_ratios_speed_and_memory(plan, rows):
@@ -33,6 +33,12 @@ def test_ways_with_the_same_reason_share_a_line(rows):
         "resnet8 bn+fedavg 20 clients, a and b: skipped, no room",
         "resnet8 bn+fedavg 20 clients, c: skipped, no time",
     ]
+
+
+def test_a_method_that_reviews_is_told(plan, rows):
+    cell = replace(rows[0].cell, adapter="recall")
+    assert notes(rows) == []
+    assert notes([*rows, replace(rows[0], cell=cell)])[0].startswith("recall: rounds in which no client reviews")
 
 
 def test_a_console_gets_it_all(plan, rows):

@@ -22,6 +22,11 @@ def test_ours_is_what_run_would_assemble():
     assert "vmap" in federation.server.lift.__name__
 
 
+def test_rounds_without_reviews_are_measured():
+    work = Work(Cell("resnet8-w16", "recall", "recall", 3, 2), 2, torch.device("cpu"))
+    assert work.federation().adapter == adapters.create("recall").without_reviews()
+
+
 def test_images_are_dealt_once():
     work = make_work()
     work.federation()

@@ -20,7 +20,7 @@ recalls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -192,6 +192,10 @@ class Recall(Adapter):
         """Whether too few images of the batch's domain have been scored or measured."""
         compare, measure = self._lacks(client.private)
         return compare | measure
+
+    def without_reviews(self) -> Recall:
+        """Return the method in a domain of which enough images have been scored, with the largest weight."""
+        return replace(self, review_rate=0.0, soon=0.0, survey=0.0, start=self.largest)
 
     def _lacks(self, private: Tensors) -> tuple[Tensor, Tensor]:
         """Return whether too few images of the batch's domain have been scored, and whether too few were measured."""

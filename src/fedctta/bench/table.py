@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from fedctta.adapters import adapters
 from fedctta.bench.cells import WAYS, Plan
 from fedctta.bench.measure import Row, Skipped
 from fedctta.machine import hardware
@@ -56,6 +57,14 @@ def skipped(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return a line for every method of which not all rounds are measured."""
+    reviewing = sorted({row.cell.adapter for row in rows if adapters.classes()[row.cell.adapter].reviews})
+    return [
+        f"{name}: rounds in which no client reviews its batch; others take several times as long" for name in reviewing
+    ]
+
+
 def print_rows(rows: Sequence[Row], plan: Plan, console: Console) -> None:
     """Print everything to a terminal."""
     console = roomy(console)
@@ -69,7 +78,7 @@ def print_rows(rows: Sequence[Row], plan: Plan, console: Console) -> None:
         console.print()
         console.print(view)
     console.print()
-    for line in skipped(rows):
+    for line in [*notes(rows), *skipped(rows)]:
         console.print(line, style="dim", soft_wrap=True)
 
 
@@ -81,6 +90,7 @@ def markdown(rows: Sequence[Row], plan: Plan) -> str:
         rule = [":--" if k < WORDS else "--:" for k in range(len(head))]
         lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
         parts += [f"## {title[0].upper()}{title[1:]}", "\n".join(lines)]
+    parts += notes(rows)
     if told := skipped(rows):
         parts += ["## Not measured", "\n".join(f"- {line}" for line in told)]
     return "\n\n".join(parts) + "\n"

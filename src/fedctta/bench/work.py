@@ -49,8 +49,13 @@ class Work:
         return self._parts.stream
 
     def federation(self) -> Federation:
-        """Make the federation just as `fedctta run` does, its lifting included; nothing is done before its round."""
-        return replace(federate(self._experiment, self._parts), ahead=False)
+        """Make the federation just as `fedctta run` does, its lifting included; nothing is done before its round.
+
+        A method that reviews some batches is measured in its usual rounds: how often it reviews depends on the stream.
+        """
+        methods = self._parts.methods
+        usual = methods._replace(adapter=methods.adapter.without_reviews())
+        return replace(federate(self._experiment, self._parts._replace(methods=usual)), ahead=False)
 
     @cached_property
     def _parts(self) -> Parts:
