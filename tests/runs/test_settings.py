@@ -152,6 +152,8 @@ def test_a_default_that_is_written_out_is_the_same_experiment():
     [
         ({"sed": 1}, "unknown key 'sed': did you mean seed"),
         ({"parameters": {}}, "unknown key 'parameters'"),
+        ({"niid": {"clusters": 2}}, "unknown key 'niid': its parameters are keys, niid.clusters"),
+        ({"fedavg": 1}, "unknown key 'fedavg'"),
         ({"fedctt.ema": 0.9}, "unknown method 'fedctt': did you mean fedctta"),
         ({"fedctta.temp": 1}, "unknown parameter of fedctta 'temp'"),
         ({"aggregator": "fedavg", "fedavg.x": 1}, "fedavg has no parameters"),

@@ -235,13 +235,15 @@ def _read_option(key: str, option: Any, methods: Mapping[str, list[str]]) -> Any
     if key in KEYS:
         return read(option, KEYS[key], key)
     name, dot, parameter = key.partition(".")
-    if not dot:
-        raise unknown("key", key, KEYS)
     if name not in methods:
-        raise unknown("method", name, methods)
+        raise unknown("method" if dot else "key", name, methods if dot else KEYS)
     hints: dict[str, Any] = {}
     for kind in methods[name]:
         hints |= _parameters(kind, name)
+    if not dot and hints:
+        raise UserError(f"unknown key {key!r}: its parameters are keys, {', '.join(f'{key}.{each}' for each in hints)}")
+    if not dot:
+        raise unknown("key", key, KEYS)
     return read(option, type_of(name, parameter, hints), key)
 
 
