@@ -26,7 +26,8 @@ import torch
 
 import fedctta
 from fedctta.adapters import adapters
-from fedctta.aggregators import Aggregator, Server, Uploads, aggregators, mix, restrict
+from fedctta.aggregators import Aggregator, Server, Uploads, aggregators
+from fedctta.aggregators.common.mixing import mix, restrict
 from fedctta.core.clients import by_vmap, stack
 from fedctta.core.network import Network, Tensors
 from fedctta.core.tensors import write_all

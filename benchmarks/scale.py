@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from kin import cost
 
-from fedctta.aggregators import fedctta, mix
+from fedctta.aggregators import fedctta
+from fedctta.aggregators.common.mixing import mix
 from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.engine import rounds
 from fedctta.engine.simulation import simulate

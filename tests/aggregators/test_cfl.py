@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedctta.aggregators import Uploads, mix, restrict
+from fedctta.aggregators import Uploads
 from fedctta.aggregators.cfl import CFL, halves
+from fedctta.aggregators.common.mixing import mix, restrict
 from fedctta.errors import UserError
 
 SOURCE = torch.tensor([1.0, 1.0])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedctta.adapters.cola import CoLA as Device
-from fedctta.aggregators import matrix
 from fedctta.aggregators.cola import ROWS, CoLA, collect, empty_set
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.core.clients import InChunks, by_loop, by_vmap
 from fedctta.core.tensors import lay_out
 from fedctta.engine.rounds import Federation

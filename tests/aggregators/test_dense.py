@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, aggregators, matrix
+from fedctta.aggregators import Server, aggregators
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.core.clients import by_vmap
 from fedctta.core.network import Network
 from fedctta.engine.rounds import Federation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedctta.aggregators import Uploads, mix
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.mixing import mix
 from fedctta.aggregators.fedavg import FedAvg
 
 

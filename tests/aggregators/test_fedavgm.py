@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedctta.aggregators import Uploads, mix, restrict
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.mixing import mix, restrict
 from fedctta.aggregators.fedavgm import FedAvgM
 from fedctta.errors import UserError
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Uploads, mix
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.mixing import mix
 from fedctta.aggregators.fedbn import FedBN
 from fedctta.core.clients import stack
 from fedctta.errors import UserError

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedctta.aggregators import Server, Uploads, mix
+from fedctta.aggregators import Server, Uploads
 from fedctta.aggregators import fedctta as fedctta_module
+from fedctta.aggregators.common.mixing import mix
 from fedctta.aggregators.fedctta import FedCTTA, collaboration, noise
 from fedctta.core.clients import by_vmap
 from fedctta.core.network import Network

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.aggregators import Uploads, mix, restrict
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.mixing import mix, restrict
 from fedctta.aggregators.ldawa import LDAWA, agreement, measure
 from fedctta.errors import UserError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedctta.aggregators import Uploads, restrict
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.mixing import restrict
 from fedctta.aggregators.oracle import Oracle
 
 UPLOADS = Uploads({}, {}, torch.ones(4, dtype=torch.bool), torch.tensor([7, 3, 7, 7]))

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Uploads, restrict
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.mixing import restrict
 from fedctta.aggregators.pfedbbn import PFedBBN
 from fedctta.errors import UserError
 

@@ -10,7 +10,8 @@ import torch
 
 from fedctta.adapters import adapters
 from fedctta.adapters.recall import Recall as RecallAdapter
-from fedctta.aggregators import Server, Uploads, matrix
+from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.local import Local
 from fedctta.aggregators.recall import Recall

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, Uploads, mix, restrict
+from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators.common.mixing import mix, restrict
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.ugsa import UGSA
 from fedctta.core.clients import Client, by_vmap

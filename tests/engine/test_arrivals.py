@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, Uploads, aggregators, matrix, restrict
+from fedctta.aggregators import Server, Uploads, aggregators
+from fedctta.aggregators.common.mixing import matrix, restrict
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.core.clients import by_loop, by_vmap
 from fedctta.core.tensors import choose_rows

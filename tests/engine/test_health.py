@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import fedctta
 from fedctta.adapters import adapters
 from fedctta.adapters.norm import NormEMA
-from fedctta.aggregators import Server, matrix
+from fedctta.aggregators import Server
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.aggregators.local import Local
 from fedctta.core.clients import Client, InChunks, by_loop, take

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fedctta.adapters import Adapter, adapters
-from fedctta.aggregators import Aggregator, matrix
+from fedctta.aggregators import Aggregator
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.aggregators.fedavg import FedAvg
 from fedctta.core.clients import Client
 from fedctta.core.network import Network

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.aggregators import overall
 from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.mixing import overall
 from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.engine import tally as tally_module
 from fedctta.engine.tally import Tally, count_kept, even_sample

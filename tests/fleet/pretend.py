@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
-from fedctta.aggregators import aggregators, matrix
+from fedctta.aggregators import aggregators
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.fleet.agreement import terms_of
 from fedctta.fleet.server.examine import form_of
 from fedctta.fleet.server.plan import write_plan

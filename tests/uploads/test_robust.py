@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, Uploads, aggregators, mix
+from fedctta.aggregators import Server, Uploads, aggregators
+from fedctta.aggregators.common.mixing import mix
 from fedctta.aggregators.common.neighbours import Neighbours, nearest
 from fedctta.core.clients import by_vmap
 from fedctta.core.network import Network

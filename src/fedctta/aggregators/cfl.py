@@ -32,7 +32,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.mixing import Mixing
 from fedctta.aggregators.common.vectors import cosines, for_active, gram, owns_weights
 from fedctta.core.network import Network, Tensors
 from fedctta.errors import UserError

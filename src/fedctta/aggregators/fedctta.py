@@ -43,7 +43,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.mixing import Mixing
 from fedctta.aggregators.common.neighbours import Neighbours, nearest
 from fedctta.aggregators.common.vectors import for_active
 from fedctta.core.clients import Client, take

@@ -28,7 +28,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.mixing import Mixing
 from fedctta.aggregators.common.vectors import counted, for_active
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import constant

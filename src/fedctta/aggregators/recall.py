@@ -15,7 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.mixing import Mixing
 from fedctta.books.counting import add_up
 from fedctta.books.library import (
     Lists,

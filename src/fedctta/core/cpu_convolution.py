@@ -8,8 +8,8 @@ are one matrix product per client: with patch[h w C], what an output pixel sees,
     dL/dpatch[h w C] = sum over O of kernel[O, h w C] dL/dy[O], and dL/dx adds up what all patches say of a pixel
     dL/dkernel[O, h w C] = sum over pixels of dL/dy[O] patch[h w C]
 
-Clients that have just received the same model hold one kernel in memory (`aggregators: mix`): they are convolved at
-once.
+Clients that have just received the same model hold one kernel in memory (`aggregators.common.mixing: mix`): they are
+convolved at once.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedctta.adapters import Adapter
-from fedctta.aggregators import Aggregator, Server, Uploads, overall
+from fedctta.aggregators import Aggregator, Server, Uploads
 from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.mixing import overall
 from fedctta.aggregators.common.row_blocks import mix_blocks
 from fedctta.core.clients import Client, InChunks, put, take
 from fedctta.core.network import Network, Tensors

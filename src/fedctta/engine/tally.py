@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedctta.aggregators import matrix
 from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.core.network import Tensors
 from fedctta.data.domains import UNLABELLED
 from fedctta.data.mask_layouts import IGNORE

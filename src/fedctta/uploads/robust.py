@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, Weights, each, matrix, mix, of_tensor
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.mixing import Mixing, Weights, each, matrix, mix, of_tensor
 from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import choose_rows

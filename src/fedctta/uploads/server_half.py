@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads, Weights, restrict
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.mixing import Mixing, Weights, restrict
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import choose_rows
 from fedctta.errors import UserError

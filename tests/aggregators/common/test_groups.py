@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.aggregators import mix, overall, restrict
 from fedctta.aggregators.common.groups import Groups, count_used
+from fedctta.aggregators.common.mixing import mix, overall, restrict
 from fedctta.uploads.robust import Robust, capped, trimmed
 
 

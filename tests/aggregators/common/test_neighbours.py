@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedctta.aggregators import Server, Uploads, mix, overall, restrict
+from fedctta.aggregators import Server, Uploads
 from fedctta.aggregators.common import neighbours
+from fedctta.aggregators.common.mixing import mix, overall, restrict
 from fedctta.aggregators.common.neighbours import Neighbours, nearest
 from fedctta.aggregators.fedctta import FedCTTA, collaboration, with_neighbours
 from fedctta.core.clients import by_vmap

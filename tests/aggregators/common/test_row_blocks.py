@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedctta.aggregators import mix
 from fedctta.aggregators.common import row_blocks
 from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.mixing import mix
 from fedctta.aggregators.common.neighbours import Neighbours
 from fedctta.aggregators.common.row_blocks import mix_blocks
 from fedctta.core.randomness import keys

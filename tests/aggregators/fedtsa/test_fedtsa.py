@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, Uploads, aggregators, matrix, restrict
+from fedctta.aggregators import Server, Uploads, aggregators
+from fedctta.aggregators.common.mixing import matrix, restrict
 from fedctta.aggregators.fedtsa import FedTSA
 from fedctta.core.clients import Client, by_vmap
 from fedctta.core.network import Network

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, Uploads, matrix, mix, restrict
+from fedctta.aggregators import Server, Uploads
+from fedctta.aggregators.common.mixing import matrix, mix, restrict
 from fedctta.aggregators.kin import Kin
 from fedctta.aggregators.kin.partiality import LATELY
 from fedctta.aggregators.kin.statistics_memory import FADE, is_statistic

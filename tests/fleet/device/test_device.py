@@ -14,7 +14,8 @@ import torch
 
 from fedctta.adapters.bn import BatchStatistics
 from fedctta.adapters.norm import NormEMA
-from fedctta.aggregators import Uploads, matrix, mix, overall, restrict
+from fedctta.aggregators import Uploads
+from fedctta.aggregators.common.mixing import matrix, mix, overall, restrict
 from fedctta.core.clients import Client
 from fedctta.core.network import Network
 from fedctta.engine.first_clients import first_client

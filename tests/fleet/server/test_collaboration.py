@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedctta.adapters import adapters
-from fedctta.aggregators import Server, aggregators, matrix
+from fedctta.aggregators import Server, aggregators
+from fedctta.aggregators.common.mixing import matrix
 from fedctta.core.clients import Client, by_vmap
 from fedctta.engine.rounds import Federation
 from fedctta.fleet.server.collaboration import Hub, Upload

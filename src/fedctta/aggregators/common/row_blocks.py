@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Mixing, Weights, find_common_row, mix, of_tensor
+from fedctta.aggregators.common.mixing import Mixing, Weights, find_common_row, mix, of_tensor
 from fedctta.core.memory_layout import row_by_row
 from fedctta.core.network import Tensors
 from fedctta.core.storage import Storage, narrow, widen

@@ -38,8 +38,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Mixing, Server, Uploads
+from fedctta.aggregators import Aggregator, Server, Uploads
 from fedctta.aggregators.common.groups import Groups
+from fedctta.aggregators.common.mixing import Mixing
 from fedctta.aggregators.kin import plain
 from fedctta.aggregators.kin.belief import TINY
 from fedctta.aggregators.kin.drift import drift, pull_all, relied_on

@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedctta.aggregators import Aggregator, Server, Uploads, overall
+from fedctta.aggregators import Aggregator, Server, Uploads
+from fedctta.aggregators.common.mixing import overall
 from fedctta.core.clients import Client, stack
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import named
