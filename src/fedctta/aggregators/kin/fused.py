@@ -1,4 +1,4 @@
-"""Kin's server on a GPU in seven kernels (`kernels`) instead of about 180: the same results up to rounding.
+"""Kin's server on a GPU in seven kernels instead of about 180, eight with many clients: the same results, rounded.
 
 At up to some thousand clients each of the plain operations takes less time than to start it, even in a CUDA graph. The
 plain path is the reference, and serves wherever Triton is not there or what is asked is not in the kernels.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedctta.aggregators import Uploads
 from fedctta.aggregators.common.groups import Groups
-from fedctta.aggregators.kin import kernels
+from fedctta.aggregators.kin import memory_kernels, recognition_kernels
 from fedctta.aggregators.kin.belief import TINY
 from fedctta.aggregators.kin.statistics_memory import FADE, find_means, join, name_variances
 from fedctta.core.appearance import NUMBERS
@@ -45,7 +45,7 @@ class FusedGroups(Groups):
             return super().restricted(receive, trust)
         took, gave, left = torch.empty_like(takes), torch.empty_like(gives), torch.empty_like(alone)
         heard = trust.view(torch.uint8) if trust.dtype == torch.bool else trust
-        kernels.restrict_kernel[(_pieces(n, TAKERS),)](
+        memory_kernels.restrict_kernel[(_pieces(n, TAKERS),)](
             takes, gives, alone, receive.view(torch.uint8), heard, took, gave, left,
             n, domains, N=TAKERS, K=_cover(domains), M=128,
         )  # fmt: skip
@@ -69,30 +69,30 @@ def update_all(
 
     heed, new, unknown, score, alone = look.new_empty(5, n)
     usual, typical = look.new_empty(NUMBERS), look.new_empty(1)
-    kernels.hear_kernel[(NUMBERS + (_pieces(n, CHECKED) if channels else 0),)](
+    recognition_kernels.hear_kernel[(NUMBERS + (_pieces(n, CHECKED) if channels else 0),)](
         look, spread, images, trust, rows, centre, fresh, heed, new, usual, typical, n, channels, tolerance,
         **fixed, BLOCK=block, R=CHECKED, C=512, num_warps=_warps(block),
     )  # fmt: skip
     belief = torch.empty_like(memory["belief"])
-    kernels.believe_kernel[(_pieces(n, ROWS),)](
+    recognition_kernels.believe_kernel[(_pieces(n, ROWS),)](
         look, images, heed, usual, memory["belief"], memory["weight"], memory["look"], memory["spread"],
         belief, unknown, n, domains, tolerance, hazard, 0.5 * NUMBERS * log(strange), **fixed, N=ROWS, K=wide,
     )  # fmt: skip
-    kernels.compare_kernel[(_pieces(n, ROWS),)](
+    recognition_kernels.compare_kernel[(_pieces(n, ROWS),)](
         look, heed, unknown, usual, typical, score, n, strange, **fixed, BLOCK=block, N=ROWS, M=PEERS
     )
     after, takes, gives = torch.empty_like(belief), look.new_empty(n, domains), look.new_empty(domains, n)
     replaced, blocks = torch.empty(domains, dtype=torch.int8, device=look.device), _pieces(n, FOUND)
     wise = _cover(NUMBERS)
     sums, looks = look.new_empty(blocks, 3, wide), look.new_empty(blocks, 2, wide, wise)
-    kernels.found_kernel[(blocks,)](
+    recognition_kernels.found_kernel[(blocks,)](
         look, spread, heed, new if channels else heed, unknown, usual, typical, score, belief, memory["belief"],
         memory["weight"], after, takes, alone, replaced, sums, looks, n, domains, strange,
         **fixed, BLOCK=block, N=FOUND, K=wide, L=wise, num_warps=_warps(block),
     )  # fmt: skip
     columns, splits = _pieces(channels, CHANNELS), _pieces(n, SPAN)
     parts = look.new_empty(splits, *moments.shape) if splits > 1 else moments
-    kernels.remember_kernel[(columns * splits + 1 + _pieces(n, 64),)](
+    memory_kernels.remember_kernel[(columns * splits + 1 + _pieces(n, 64),)](
         rows, centre, heed, new, takes, replaced, sums, looks,
         memory["weight"], memory["look"], memory["spread"], batches, moments,
         gives, fed["weight"], fed["look"], fed["spread"], fed.get("batches", look), fed.get("moments", look), parts,
@@ -100,7 +100,7 @@ def update_all(
         **fixed, N=BATCH, K=wide, C=CHANNELS, G=64, L=wise, B=32, WHOLE=splits == 1,
     )  # fmt: skip
     if channels and splits > 1:
-        kernels.gather_kernel[(_pieces(2 * channels, 64),)](
+        memory_kernels.gather_kernel[(_pieces(2 * channels, 64),)](
             replaced, sums, parts, batches, moments, fed["batches"], fed["moments"],
             domains, channels, blocks, splits, horizon, FADE, TINY=TINY, K=wide, C=64, B=32,
         )  # fmt: skip
@@ -141,7 +141,7 @@ def recall(source: Tensors, uploads: Uploads, mixed: Tensors, receive: Tensor, m
     centre = torch.cat([source[name] for name in means])
     n, domains, channels = len(together), len(memory["weight"]), len(centre)
     sent, (rows, columns) = together.new_empty(n, 2 * channels), SENT
-    kernels.recall_kernel[(_pieces(n, rows), _pieces(channels, columns))](
+    memory_kernels.recall_kernel[(_pieces(n, rows), _pieces(channels, columns))](
         memory["belief"], memory["batches"], memory["moments"], centre, uploads.signals["fresh"].contiguous(),
         receive.view(torch.uint8), together, places, sent, n, domains, channels, together.stride(0),
         N=rows, K=_cover(domains), C=columns,

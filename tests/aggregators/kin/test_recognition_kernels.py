@@ -22,7 +22,7 @@ def numbers(*shape, seed=0):
 @pytest.mark.parametrize("heard", [0, 1, 2, 7, 8])
 def test_the_median_is_that_of_those_heard(heard):
     """The lower of two, exactly; of many equal numbers, of zeros, and 1 where nobody is heard."""
-    kernels = import_module("fedctta.aggregators.kin.kernels")
+    kernels = import_module("fedctta.aggregators.kin.recognition_kernels")
     n, look, spread = 9, numbers(9, NUMBERS), numbers(9, NUMBERS, seed=1)
     spread[:, 0], spread[:, 1], spread[:, 2] = 0.25, 0.0, spread[:, 2] * 1e30
     trust = (torch.arange(n) < heard).float().to(DEVICE)
@@ -40,7 +40,7 @@ def test_the_median_is_that_of_those_heard(heard):
 @pytest.mark.triton
 @pytest.mark.parametrize(("doubt", "compared"), [(0.51, True), (0.49, False)])
 def test_looks_are_compared_where_a_client_may_found_a_domain(doubt, compared):
-    kernels = import_module("fedctta.aggregators.kin.kernels")
+    kernels = import_module("fedctta.aggregators.kin.recognition_kernels")
     n, look, usual, typical = 9, 0.2 * numbers(9, NUMBERS), 1 + numbers(NUMBERS), numbers(1)
     unknown = 0.4 * numbers(n, seed=1)
     unknown[4] = doubt
