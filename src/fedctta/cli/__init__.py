@@ -12,6 +12,7 @@ from fedctta.cli import bench, data, doctor, keys, methods, pretrain, reproduce,
 from fedctta.cli.console import err, out
 from fedctta.cli.device import device
 from fedctta.cli.fleet import fleet_app
+from fedctta.cli.refusal import TakesWords
 from fedctta.errors import NoRoom, UserError, reason
 from fedctta.files import FULL, exit_when_terminated
 
@@ -24,11 +25,11 @@ app.add_typer(data.data_app, name="data")
 app.add_typer(fleet_app, name="fleet")
 app.command()(device)
 app.command(cls=keys.ListsKeys)(run.run)
-app.command()(reproduce.reproduce)
+app.command(cls=TakesWords)(reproduce.reproduce)
 app.command()(bench.bench)
 app.command()(methods.methods)
 app.command()(keys.keys)
-app.command()(pretrain.pretrain)
+app.command(cls=TakesWords)(pretrain.pretrain)
 app.command()(doctor.doctor)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from fedctta.cli.console import out, print_list
+from fedctta.cli.refusal import TakesWords
 from fedctta.errors import unknown
 from fedctta.keys import ABOUT, ALLOWED, DEFAULTS, KEYS, LIMITS
 from fedctta.listing import KINDS, Method, list_broken, list_methods, list_models
 from fedctta.registry import expected, type_of
 
 
-class ListsKeys(TyperCommand):
+class ListsKeys(TakesWords):
     """A command whose help ends with the keys that it takes."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
