@@ -204,17 +204,48 @@ def test_a_model_that_vmap_cannot_run_is_looped_unless_vmap_is_asked_for(tiny_ne
         possible_lift(branching, x, "vmap")
 
 
+class Doubled(torch.autograd.Function):
+    """Twice the gradient: vmap has no rule for it."""
+
+    @staticmethod
+    def forward(gradient):
+        return 2 * gradient
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+class Doubling(torch.autograd.Function):
+    """Twice x: vmap has a rule for it, and none for its gradient."""
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Doubled.apply(gradient)
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return Doubling.apply(x), in_dims[0]
+
+
 def test_a_model_whose_gradients_vmap_cannot_take_runs_in_a_loop():
-    class Unpooling(nn.Module):
+    class Doubles(nn.Module):
         def __init__(self):
             super().__init__()
             self.body, self.head = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Linear(4, 2)
-            self.pool, self.unpool = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
 
         def forward(self, x):
-            return self.head(self.unpool(*self.pool(self.body(x))).mean((2, 3)))
+            return self.head(Doubling.apply(self.body(x)).mean((2, 3)))
 
-    network, x = Network(Unpooling()), torch.rand(2, 3, 8, 8)
+    network, x = Network(Doubles()), torch.rand(2, 3, 8, 8)
     assert possible_lift(network, x, "auto") == "auto"
     assert possible_lift(network, x, "auto", descends=True) == "loop"
     network.differentiable = False  # refused when the method is checked
