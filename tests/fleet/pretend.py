@@ -117,7 +117,7 @@ def context_of(folder, fleet, **run):
         "lockstep": True,
         "deadline": 5.0,
         "poll": 0.001,
-        "retry": 0.01,
+        "retry": 0.0,  # who has nothing is asked again with all others, however slow the machine is
     }
     path.write_text(write_plan({**usual, "patience": 5.0, **fleet}, {**RUN, **run}))
     return Context(1, 0, {}, RecordDict(), {"plan": str(path)})
