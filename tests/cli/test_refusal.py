@@ -42,3 +42,9 @@ def test_options_of_the_command_are_none_of_these():
     done = CliRunner().invoke(app, ["reproduce", "--device", "cpu"])  # a key of a run, and an option here
     assert "name a table or figure" in str(done.exception)
     assert CliRunner().invoke(app, ["run", "--sed", "3"]).exit_code == 2  # the parser's own refusal
+
+
+@pytest.mark.parametrize("command", [["run"], ["reproduce"], ["pretrain"], ["doctor"], ["device"], ["fleet", "up"]])
+def test_the_usage_names_the_words(command):
+    done = CliRunner().invoke(app, [*command, "--no-such-option"], env={"COLUMNS": "200"})
+    assert "=VALUE ..." in done.output

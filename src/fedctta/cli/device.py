@@ -15,7 +15,7 @@ from fedctta.keys import UNWAITING, Keys
 
 def device(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="adapter.parameter=value ...", show_default=False)
+        list[str] | None, typer.Argument(metavar="ADAPTER.PARAMETER=VALUE ...", show_default=False)
     ] = None,
     *,
     model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],

@@ -15,7 +15,7 @@ TRIED = 16  # images per batch when adapters are tried
 
 
 def doctor(
-    words: Annotated[list[str], typer.Argument(metavar="key=value ...", show_default=False)],
+    words: Annotated[list[str], typer.Argument(metavar="KEY=VALUE ...", show_default=False)],
     adapters: Annotated[bool, typer.Option(help="Try every adapter and measure what it costs.")] = True,
 ) -> None:
     """Say whether a model and images fit each other, and which adapters work on them.

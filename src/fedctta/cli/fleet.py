@@ -16,7 +16,7 @@ from fedctta.fleet.processes.live import Live
 fleet_app = typer.Typer(no_args_is_help=True, help="The same methods across machines, on Flower.")
 fleet_app.command("device")(device)
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)]
+Words = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE ...", show_default=False)]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no node keys; only on loopback.")]
 Insist = Annotated[bool, typer.Option("--insist", help="Allow --insecure where others can reach it.")]
 

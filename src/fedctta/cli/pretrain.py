@@ -11,7 +11,7 @@ from fedctta.cli.console import err, out
 
 
 def pretrain(
-    words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE ...", show_default=False)] = None,
 ) -> None:
     """Train a source model, or what a method learns at the source (method=atp, method=fedthe).
 

@@ -19,7 +19,7 @@ def reproduce(
     name: Annotated[
         str | None, typer.Argument(help="A published table or figure, or all, status, pack, pages; without it, a list.")
     ] = None,
-    words: Annotated[list[str] | None, typer.Argument(metavar="key=value ...", show_default=False)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE ...", show_default=False)] = None,
     seeds: Annotated[
         int | None,
         typer.Option(help="Seeds 0 to N - 1; else one, and for all and status as many as a preset asks for."),

@@ -13,7 +13,7 @@ from fedctta.errors import UserError
 from fedctta.files import require_writable
 from fedctta.keys import DEFAULTS
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET] key=value ...", show_default=False)]
+Words = Annotated[list[str] | None, typer.Argument(metavar="[PRESET] KEY=VALUE ...", show_default=False)]
 
 
 def run(
