@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from rich.console import Console
 from fedctta.errors import UserError
 from fedctta.papers.campaign import plan_all, play_all
 from fedctta.papers.pages import find_drawn
-from fedctta.papers.pool import pack, read_pool, require_pool
-from fedctta.results.packed import read_packed
+from fedctta.papers.pool import find_stand_ins, pack, read_pool, require_pool
+from fedctta.results.packed import read_packed, write_packed
 from fedctta.results.records import Record
 
 POOL, FILE = Path("pool"), Path("docs") / "records.parquet"
@@ -32,7 +33,7 @@ def test_runs_are_found_by_their_experiment_on_any_device(played):
 
 def test_packing_again_changes_nothing_and_another_pool_is_added(played):
     done = pack(POOL, FILE)
-    assert (done.rows, done.added, done.replaced, done.nameless) == (5, 5, 0, 0)
+    assert done == (5, 5, 0, 0, 0)
     content = FILE.read_bytes()
     assert pack(POOL, FILE)[:3] == (5, 0, 0)
     assert FILE.read_bytes() == content
@@ -59,7 +60,28 @@ def test_files_that_do_not_say_what_they_are_of_are_counted(played):
     record = Record.load(path)
     vars(record)["origin"].clear()
     record.save(path)
-    assert pack(POOL, FILE)[:4] == (4, 4, 0, 1)
+    assert pack(POOL, FILE) == (4, 4, 0, 1, 0)
+
+
+def test_runs_that_saw_other_frost_than_the_rest_are_left_out(played):
+    """They replace none, either: the later of two runs stays only if it saw the same images."""
+    pack(POOL, FILE)
+    first, *rest = read_packed(FILE).items()
+
+    def of_frost(run, note, made="2026-01-01"):
+        parts = {**run.parts, "domain": {metric: {"frost": 50.0} for metric in run.parts["domain"]}}
+        settings = {**run.settings, "notes": [note]}
+        return replace(run, parts=parts, settings=settings, origin={**run.origin, "made": made})
+
+    drawn = "frost uses generated stand-in pictures"
+    true = {first[0]: of_frost(first[1], "as it is")}
+    later = {first[0]: of_frost(first[1], drawn, "2026-01-02"), rest[0][0]: of_frost(rest[0][1], drawn)}
+    assert find_stand_ins(true, later) == {(first[0], "2026-01-02"), (rest[0][0], "2026-01-01")}
+    assert find_stand_ins(later) == find_stand_ins(true) == set()  # alike among themselves
+    write_packed(FILE, true)
+    write_packed(Path("other") / "records.parquet", later)
+    assert pack(Path("other"), FILE) == (1, 0, 0, 0, 2)
+    assert read_packed(FILE)[first[0]].origin["made"] == "2026-01-01"
 
 
 def test_a_folder_without_runs_is_no_pool(tmp_path):

@@ -158,6 +158,15 @@ def test_a_page_is_dated_by_its_runs(fake):
     assert "Made on 2026-11-17 on" in page([replace(table, runs={("FedAvg", "NIID"): (made[0],)})])
 
 
+def test_a_note_says_of_how_many_runs_it_is(fake):
+    table = one(fake, Entry((60.0,), 61.0))
+    (run,) = table.runs["FedAvg", "NIID"]
+    told = [replace(run, settings={**run.settings, "notes": notes}) for notes in (["alike"], ["alike", "other images"])]
+    lines = page([replace(table, runs={("FedAvg", "NIID"): tuple(told)})]).splitlines()
+    assert "alike" in lines
+    assert "other images (1 of 2 runs)" in lines
+
+
 def test_claims_stand_between_tables_and_notes(fake):
     text = page([one(fake, Entry((60.0,)))], claims="- *We win.* **Holds.**")
     assert text.index("| FedAvg |") < text.index("## Claims\n\n- *We win.*") < text.index("## Notes\n\nA **note**")

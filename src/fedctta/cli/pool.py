@@ -95,6 +95,13 @@ def pack(pool: Path, folder: Path) -> None:
     require_pool(pool)
     done = pack_pool(pool, folder / NAME, find_drawn())
     out.print(f"{folder / NAME}: {done.rows:,} runs, {done.added:,} new, {done.replaced:,} replaced", soft_wrap=True)
+    if done.stand_ins:
+        out.print(
+            f"{done.stand_ins:,} runs left out: they saw stand-in pictures of frost, others of their data set the true"
+            " ones (`fedctta data fetch` gets these)",
+            soft_wrap=True,
+            highlight=False,
+        )
     if done.nameless:
         out.print(f"{done.nameless:,} files of earlier versions do not say what they are of: left out", soft_wrap=True)
 

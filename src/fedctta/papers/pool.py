@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedctta.data.cache import cache_dir
+from fedctta.data.corruptions.textures import STAND_IN
 from fedctta.errors import UserError
 from fedctta.report.weights import depict
 from fedctta.results.digests import Digest, digest
@@ -31,12 +32,13 @@ class Kept:
 
 
 class Packing(NamedTuple):
-    """How many rows a file of records has now, how many of them are new, and how many files told no experiment."""
+    """How many rows a file of records has now, how many of them are new, and how many runs were left out, and why."""
 
     rows: int
     added: int
     replaced: int
-    nameless: int
+    nameless: int  # files that told no experiment
+    stand_ins: int  # see `find_stand_ins`
 
 
 def require_pool(folder: Path) -> None:
@@ -64,22 +66,40 @@ def read_pool(folder: Path) -> dict[str, Kept]:
 def pack(folder: Path, place: Path, drawn: Collection[str] = ()) -> Packing:
     """Add the runs of a pool to a file of records; the later of two runs of one experiment stays.
 
+    Runs that saw other images than the others of their data set are left out.
     Of runs whose fingerprint is in `drawn`, the weights that figures show are kept, too.
     """
-    old = read_packed(place)
-    known = merge(old, _packed(folder))
+    old, packed = read_packed(place), _packed(folder)
+    known = merge(old, packed)
     files, nameless = _files(folder)
     new = {
         key: _digest(run.place, key in drawn)
         for key, run in files.items()
         if run.place is not None and (key not in known or run.made > known[key].origin["made"])
     }
-    rows = merge(known, new)
+    left_out = find_stand_ins(old, packed, new)
+    rows: dict[str, Digest] = {}
+    for part in (old, packed, new):
+        rows = merge(rows, {key: run for key, run in part.items() if (key, run.origin["made"]) not in left_out})
     added = len(rows.keys() - old.keys())
-    replaced = sum(rows[key].origin["made"] != old[key].origin["made"] for key in old)
-    if added or replaced or not place.is_file():
+    replaced = sum(rows[key].origin["made"] != old[key].origin["made"] for key in old.keys() & rows.keys())
+    if added or replaced or old.keys() - rows.keys() or not place.is_file():
         write_packed(place, rows)
-    return Packing(len(rows), added, replaced, nameless)
+    return Packing(len(rows), added, replaced, nameless, len(left_out))
+
+
+def find_stand_ins(*parts: Mapping[str, Digest]) -> set[tuple[str, Any]]:
+    """Return runs, and when they were made, that saw frost of stand-in pictures where others saw the true ones.
+
+    Side by side in a table they would be compared on different images.
+    """
+    every = [(key, run) for part in parts for key, run in part.items()]
+    true = {run.settings["dataset"] for _, run in every if "frost" in run.split("domain") and not _has_stand_ins(run)}
+    return {(key, run.origin["made"]) for key, run in every if run.settings["dataset"] in true and _has_stand_ins(run)}
+
+
+def _has_stand_ins(run: Digest) -> bool:
+    return any(STAND_IN in note for note in run.settings.get("notes", ()))
 
 
 def _packed(folder: Path) -> dict[str, Digest]:

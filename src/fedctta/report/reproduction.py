@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -142,14 +143,15 @@ def facts(story: Story, tables: Sequence[Comparison]) -> list[str]:
         f" {sum(run.seconds for run in runs):,.0f} seconds in all."
     )
     entries = [entry for table in tables for line in table.lines for entry in line.entries]
-    notes = dict.fromkeys(str(note) for run in runs for note in run.settings.get("notes", ()))
+    notes = Counter(str(note) for run in runs for note in run.settings.get("notes", ()))
     if any(table.base is not None or table.metric == "gain" for table in tables):  # many streams: records tell of each
-        notes = dict.fromkeys(note for note in notes if all(note in run.settings.get("notes", ()) for run in runs))
+        notes = Counter({note: count for note, count in notes.items() if count == len(runs)})
         lines += [f"Source models: {'; '.join(models)}."] if (models := describe_sources(runs)) else []
     lines += [words] if (words := legend([table for table in tables if table.across == "mean"])) else []
     if any(entry.derived for entry in entries):
         lines.append("Where a sum stands for the paper's number, it is not printed but follows from numbers that are.")
-    return [*lines, *(note.replace(str(cache_dir()), "CACHE") for note in notes)]
+    of = {note: "" if count == len(runs) else f" ({count} of {len(runs)} runs)" for note, count in notes.items()}
+    return [*lines, *(note.replace(str(cache_dir()), "CACHE") + some for note, some in of.items())]
 
 
 def describe_sources(runs: Sequence[Digest]) -> list[str]:
