@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedctta.errors import UserError
+from fedctta.papers import pool
 from fedctta.papers.campaign import plan_all, play_all
 from fedctta.papers.pages import find_drawn
 from fedctta.papers.pool import find_stand_ins, pack, read_pool, require_pool
@@ -63,25 +64,46 @@ def test_files_that_do_not_say_what_they_are_of_are_counted(played):
     assert pack(POOL, FILE) == (4, 4, 0, 1, 0)
 
 
+DRAWN = "frost uses generated stand-in pictures"
+
+
+def of_frost(run, note="as it is", made="2026-01-01"):
+    """Return a digest as if the run had met frost."""
+    parts = {**run.parts, "domain": {metric: {"frost": 50.0} for metric in run.parts["domain"]}}
+    return replace(run, parts=parts, settings={**run.settings, "notes": [note]}, origin={**run.origin, "made": made})
+
+
 def test_runs_that_saw_other_frost_than_the_rest_are_left_out(played):
     """They replace none, either: the later of two runs stays only if it saw the same images."""
     pack(POOL, FILE)
-    first, *rest = read_packed(FILE).items()
-
-    def of_frost(run, note, made="2026-01-01"):
-        parts = {**run.parts, "domain": {metric: {"frost": 50.0} for metric in run.parts["domain"]}}
-        settings = {**run.settings, "notes": [note]}
-        return replace(run, parts=parts, settings=settings, origin={**run.origin, "made": made})
-
-    drawn = "frost uses generated stand-in pictures"
-    true = {first[0]: of_frost(first[1], "as it is")}
-    later = {first[0]: of_frost(first[1], drawn, "2026-01-02"), rest[0][0]: of_frost(rest[0][1], drawn)}
-    assert find_stand_ins(true, later) == {(first[0], "2026-01-02"), (rest[0][0], "2026-01-01")}
+    (key, run), (other, another), *_ = read_packed(FILE).items()
+    true = {key: of_frost(run)}
+    later = {key: of_frost(run, DRAWN, "2026-01-02"), other: of_frost(another, DRAWN)}
+    assert find_stand_ins(true, later) == {(key, "2026-01-02"), (other, "2026-01-01")}
     assert find_stand_ins(later) == find_stand_ins(true) == set()  # alike among themselves
     write_packed(FILE, true)
     write_packed(Path("other") / "records.parquet", later)
     assert pack(Path("other"), FILE) == (1, 0, 0, 0, 2)
-    assert read_packed(FILE)[first[0]].origin["made"] == "2026-01-01"
+    assert read_packed(FILE)[key].origin["made"] == "2026-01-01"
+
+
+def test_a_true_run_takes_the_place_of_a_later_one_on_stand_ins(played, monkeypatch):
+    pack(POOL, FILE)
+    key, run = next(iter(read_packed(FILE).items()))
+    digest = pool._digest
+    monkeypatch.setattr(pool, "_digest", lambda *words: of_frost(digest(*words)))
+    write_packed(FILE, {key: of_frost(run, DRAWN, "2999-01-01")})
+    assert pack(POOL, FILE) == (5, 4, 1, 0, 1)
+    assert read_packed(FILE)[key].origin["made"] == "2026-01-01"
+
+
+def test_a_later_file_on_stand_ins_hides_none_on_the_true_pictures(played):
+    path = min((POOL / "runs").glob("*.safetensors"))
+    record = Record.load(path)
+    record.settings["notes"] = [DRAWN]
+    record.origin["made"] = "2999-01-01"
+    record.save(path.with_stem("later"))
+    assert read_pool(POOL)[record.origin["fingerprint"]].place == path
 
 
 def test_a_folder_without_runs_is_no_pool(tmp_path):

@@ -98,7 +98,7 @@ def pack(pool: Path, folder: Path) -> None:
     if done.stand_ins:
         out.print(
             f"{done.stand_ins:,} runs left out: they saw stand-in pictures of frost, others of their data set the true"
-            " ones (`fedctta data fetch` gets these)",
+            " ones; get these with `fedctta data fetch`, and play the runs into a new pool",
             soft_wrap=True,
             highlight=False,
         )

@@ -30,6 +30,11 @@ class Kept:
     made: str
     place: Path | None = None  # None: in records.parquet
 
+    @property
+    def rank(self) -> tuple[bool, str]:
+        """What decides between two runs of one experiment."""
+        return _rank(self.settings, self.made)
+
 
 class Packing(NamedTuple):
     """How many rows a file of records has now, how many of them are new, and how many runs were left out, and why."""
@@ -58,7 +63,7 @@ def read_pool(folder: Path) -> dict[str, Kept]:
     """Return the finished runs of a pool by fingerprint; of two runs of one experiment the later one."""
     found = {key: Kept(run.settings, run.seconds, run.origin["made"]) for key, run in _packed(folder).items()}
     for key, run in _files(folder)[0].items():
-        if key not in found or run.made > found[key].made:
+        if key not in found or run.rank > found[key].rank:
             found[key] = run
     return found
 
@@ -66,8 +71,8 @@ def read_pool(folder: Path) -> dict[str, Kept]:
 def pack(folder: Path, place: Path, drawn: Collection[str] = ()) -> Packing:
     """Add the runs of a pool to a file of records; the later of two runs of one experiment stays.
 
-    Runs that saw other images than the others of their data set are left out.
-    Of runs whose fingerprint is in `drawn`, the weights that figures show are kept, too.
+    Runs that saw stand-in pictures of frost are left out where others saw the true ones. Of runs whose fingerprint is
+    in `drawn`, the weights that figures show are kept, too.
     """
     old, packed = read_packed(place), _packed(folder)
     known = merge(old, packed)
@@ -75,7 +80,8 @@ def pack(folder: Path, place: Path, drawn: Collection[str] = ()) -> Packing:
     new = {
         key: _digest(run.place, key in drawn)
         for key, run in files.items()
-        if run.place is not None and (key not in known or run.made > known[key].origin["made"])
+        if run.place is not None
+        and (key not in known or run.rank > _rank(known[key].settings, known[key].origin["made"]))
     }
     left_out = find_stand_ins(old, packed, new)
     rows: dict[str, Digest] = {}
@@ -94,12 +100,18 @@ def find_stand_ins(*parts: Mapping[str, Digest]) -> set[tuple[str, Any]]:
     Side by side in a table they would be compared on different images.
     """
     every = [(key, run) for part in parts for key, run in part.items()]
-    true = {run.settings["dataset"] for _, run in every if "frost" in run.split("domain") and not _has_stand_ins(run)}
-    return {(key, run.origin["made"]) for key, run in every if run.settings["dataset"] in true and _has_stand_ins(run)}
+    true = {run.settings["dataset"] for _, run in every if "frost" in run.split("domain") and not _drew(run.settings)}
+    return {(key, run.origin["made"]) for key, run in every if run.settings["dataset"] in true and _drew(run.settings)}
 
 
-def _has_stand_ins(run: Digest) -> bool:
-    return any(STAND_IN in note for note in run.settings.get("notes", ()))
+def _rank(settings: Mapping[str, Any], made: str) -> tuple[bool, str]:
+    """Of two runs of one experiment the later one stays, but none on stand-in pictures for one on the true ones."""
+    return not _drew(settings), made
+
+
+def _drew(settings: Mapping[str, Any]) -> bool:
+    """Whether a run saw stand-in pictures."""
+    return any(STAND_IN in note for note in settings.get("notes", ()))
 
 
 def _packed(folder: Path) -> dict[str, Digest]:
@@ -118,7 +130,7 @@ def _files(folder: Path) -> tuple[dict[str, Kept], int]:
             continue
         run = Kept(header["settings"], float(header["seconds"]), str(origin["made"]), path)
         key = str(origin["fingerprint"])
-        if key not in found or run.made > found[key].made:
+        if key not in found or run.rank > found[key].rank:
             found[key] = run
     return found, nameless
 
