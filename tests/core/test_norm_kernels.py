@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import inf
+
 import pytest
 import torch
 
@@ -9,7 +12,7 @@ from fedctta.core import gpu_kernels
 from fedctta.core.fused_norms import fused_moments
 from fedctta.core.gpu_kernels import has_kernels
 from fedctta.core.moments import moments
-from fedctta.core.norm_layers import batch_norm
+from fedctta.core.norm_layers import batch_norm, scale_and_shift
 
 OVER = (1, 3, 4)  # of [N, B, C, H, W]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,9 +39,9 @@ def vectors(count, channels, device="cpu"):
     return torch.randn(2, count, channels, generator=torch.Generator().manual_seed(1)).to(device).unbind()
 
 
-def loss(x, weight, bias):
+def loss(x, weight, bias, top=None):
     mean, var = moments(x, (0, 2, 3))
-    y = batch_norm(x, mean, var, weight, bias, 1e-5)
+    y = batch_norm(x, mean, var, weight, bias, 1e-5, top)
     return (y.sin() * torch.linspace(0, 1, x.shape[-1], device=x.device, dtype=x.dtype)).mean()
 
 
@@ -66,9 +69,21 @@ class TestKernels:
         expected = centred * scale[:, None, :, None, None] + bias.double()[:, None, :, None, None]
         torch.testing.assert_close(y.double(), expected, atol=1e-4, rtol=1e-4)
 
-    def test_gradients_are_those_of_plain_torch(self, shape, order, monkeypatch):
+    def test_they_may_be_rectified(self, shape, order):
+        x, (scale, shift) = images(shape, order, DEVICE) - 50, vectors(shape[0], shape[2], DEVICE)
+        for normalise in (scale_and_shift, lambda x, a, b, top=None: batch_norm(x, b, a.exp(), a, b, 1e-5, top)):
+            with torch.no_grad():
+                plain = torch.func.vmap(normalise)(x, scale, shift)
+                for top in (2.0, inf):
+                    found = torch.func.vmap(partial(normalise, top=top))(x, scale, shift)
+                    assert found.stride() == x.stride()
+                    assert torch.equal(found, plain.clamp(0, top))
+            assert plain.min() < 0 < 2 < plain.max()
+
+    @pytest.mark.parametrize("top", [None, 0.8, inf])
+    def test_gradients_are_those_of_plain_torch(self, shape, order, top, monkeypatch):
         x, (weight, bias) = images(shape, order, DEVICE), vectors(shape[0], shape[2], DEVICE)
-        gradient = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))
+        gradient = torch.func.vmap(torch.func.grad(partial(loss, top=top), argnums=(0, 1, 2)))
         found = gradient(x, weight, bias)
         monkeypatch.setattr(gpu_kernels, "has_kernels", lambda: False)
         expected = gradient(x.double(), weight.double(), bias.double())

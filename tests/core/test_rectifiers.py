@@ -13,7 +13,8 @@ from fedctta.books.blending import Blend, normalise_with
 from fedctta.books.rows import read_scale
 from fedctta.core import network as networks
 from fedctta.core.network import Network
-from fedctta.core.rectifiers import Rectifiers, read_top
+from fedctta.core.norms import refreshed, stored
+from fedctta.core.rectifiers import OtherPass, Rectifiers, read_top
 
 
 class Rectified(nn.BatchNorm2d):
@@ -62,13 +63,60 @@ def test_rectifiers_are_left_out_where_the_layer_has_done_their_work(monkeypatch
     assert network._tops == {(torch.Size([4, 3, 5, 5]),): {"first": inf, "second": 6.0, "both": inf}}
 
 
+@pytest.mark.parametrize("rule", [stored, refreshed()])
+def test_so_they_are_by_any_rule_and_with_a_gradient(rule, monkeypatch):
+    torch.manual_seed(0)
+    network = Network(Model().eval())
+    own = {name: torch.rand(2, 3) + 0.5 for name in (*network.affine, *network.statistics)}
+    x = 3 * torch.randn(2, 4, 3, 5, 5)
+
+    def loss(own, x):
+        return network(own, x, rule).logits.square().mean()
+
+    def slopes(fused):
+        monkeypatch.setattr(networks, "can_fuse", lambda *_: fused)
+        return torch.func.vmap(torch.func.grad_and_value(loss))(own, x)
+
+    expected = slopes(False)
+    for _ in range(2):
+        torch.testing.assert_close(slopes(True), expected, atol=1e-5, rtol=1e-4)
+    assert network._tops == {(torch.Size([4, 3, 5, 5]),): {"first": inf, "second": 6.0, "both": inf}}
+
+
+def test_a_model_that_does_something_else_in_another_pass_is_run_without(monkeypatch):
+    class Fickle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.rectifies = nn.BatchNorm2d(3), True
+
+        def forward(self, x):
+            y = self.norm(x)
+            return (F.relu(y) if self.rectifies else y.sin()).mean((2, 3))
+
+    monkeypatch.setattr(networks, "can_fuse", lambda *_: True)
+    network, x = Network(Fickle().eval()), torch.randn(4, 3, 5, 5)
+    assert torch.equal(network({}, x).logits, network({}, x).logits)
+    assert network._tops == {(x.shape,): {"norm": inf}}
+    network.module.rectifies = False
+    found = network({}, x)
+    torch.testing.assert_close(found.logits, x.sin().mean((2, 3)), atol=1e-4, rtol=1e-4)
+    assert network._tops == {(x.shape,): {}}
+
+
 def test_what_the_layer_has_done_is_returned_as_it_is():
     x = torch.randn(5)
     with Rectifiers({"layer": 6.0}) as rectifiers:
         rectifiers.note("layer", x)
         assert F.relu6(x) is x
-        assert F.relu(x) is not x  # another function
+        assert F.relu(x) is not x  # from now on it is like any other
         assert F.relu6(x + 1) is not x
+
+
+@pytest.mark.parametrize("use", [F.relu, torch.sin, lambda x: torch.cat([torch.ones(1), x])])
+def test_a_pass_that_uses_it_otherwise_ends(use):
+    x = torch.randn(5)
+    with Rectifiers({"layer": 6.0}) as rectifiers, pytest.raises(OtherPass):
+        use(rectifiers.note("layer", x))
 
 
 def test_what_a_pass_returns_is_not_rectified():

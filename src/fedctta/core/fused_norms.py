@@ -5,6 +5,8 @@
     normalise_blended   a batch's moments, and x normalised with statistics between them and others, without a gradient
     scale_and_shift     x scale + shift, with a gradient: the sums of g and of g x in one pass, and g scale
 
+With a `top`, they compute min(max(0, .), top) of that on their way (`rectifiers`).
+
 Each tensor is computed in plain torch instead where it is not float32 or lies in another order, and all are where
 there are no kernels (`gpu_kernels`).
 """
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedctta.core.gpu_kernels import bring_to_front, can_fuse
+from fedctta.core.rectified_gradients import pull_back, rectify, widen
 from fedctta.core.rows_of_channels import TYPES, find_rows
 
 
@@ -32,18 +35,26 @@ def fused_moments(x: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor] | N
     return mean.view(shape), var.view(shape)
 
 
-def scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...]) -> Tensor:
+def scale_and_shift(
+    x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...], top: float | None = None
+) -> Tensor:
     """Return x scale + shift; scale and shift have the shape of x without the axes `over`."""
-    y: Tensor = _ScaleAndShift.apply(x, scale, shift, over)  # type: ignore[no-untyped-call]
+    y: Tensor = _ScaleAndShift.apply(x, scale, shift, over, top)  # type: ignore[no-untyped-call]
     return y
 
 
 def normalise_fused(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    top: float | None = None,
 ) -> Tensor:
     """Return (x - mean) / sqrt(var + eps) weight + bias for x[B, C, ...]; there is no gradient."""
     over = tuple(d for d in range(x.dim()) if d != 1)
-    y: Tensor = _Normalise.apply(x, mean, var, weight, bias, eps, over)  # type: ignore[no-untyped-call]
+    y: Tensor = _Normalise.apply(x, mean, var, weight, bias, eps, top, over)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -92,7 +103,7 @@ class _NormaliseBlended(torch.autograd.Function):
             var, mean = torch.var_mean(x.to(origin.dtype), over, correction=0)
             new = blend_plain(mean, var, origin, shift, rest, least, share.unsqueeze(-1))
             y = _normalise_plain(x, *new, weight, bias, eps, over).to(x.dtype)
-            return y if top is None else y.clamp(0, top), mean, var
+            return rectify(y, top), mean, var
         from fedctta.core import norm_kernels
 
         given = weight is not None, bias is not None
@@ -116,26 +127,30 @@ class _NormaliseBlended(torch.autograd.Function):
 
 class _ScaleAndShift(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...]) -> Tensor:
-        return _scale(x, scale, shift, over)
+    def forward(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...], top: float | None) -> Tensor:
+        return _scale(x, scale, shift, over, top)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, scale, _, ctx.over = inputs
-        ctx.save_for_backward(x, scale)
+        x, scale, shift, ctx.over, ctx.top = inputs
+        ctx.save_for_backward(x, scale, *([] if ctx.top is None else [shift]))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
-        x, scale = ctx.saved_tensors
-        of_x = scale_and_shift(gradients[0], scale, None, ctx.over) if ctx.needs_input_grad[0] else None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
+        x, scale, *shift = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        if shift:
+            found = pull_back(gradients[0], x, scale, shift[0], ctx.top, ctx.over, wanted[0])
+            return found[0] if wanted[0] else None, *found[1:], None, None
+        of_x = scale_and_shift(gradients[0], scale, None, ctx.over) if wanted[0] else None
         of_shift, of_scale = _Sums.apply(gradients[0], x, ctx.over)  # type: ignore[no-untyped-call]
-        return of_x, of_scale, of_shift if ctx.needs_input_grad[2] else None, None
+        return of_x, of_scale, of_shift if wanted[2] else None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-        *tensors, over = arguments
+        *tensors, over, top = arguments
         x, scale, shift = bring_to_front(info, in_dims, tensors)
-        return scale_and_shift(x, scale, shift, tuple(d + 1 for d in over)), 0
+        return scale_and_shift(x, scale, shift, tuple(d + 1 for d in over), top), 0
 
 
 class _Sums(torch.autograd.Function):
@@ -160,7 +175,7 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         x, y = ctx.saved_tensors
-        of_x, of_both = (_widen(g, ctx.over) for g in gradients)
+        of_x, of_both = (widen(g, ctx.over) for g in gradients)
         return of_x + of_both * y, of_both * x, None
 
     @staticmethod
@@ -180,16 +195,17 @@ class _Normalise(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         eps: float,
+        top: float | None,
         over: tuple[int, ...],
     ) -> Tensor:
         y = torch.empty_like(x)
         small = (mean, var, mean if weight is None else weight, mean if bias is None else bias)
         rows = find_rows(over, (x, y), small)
         if rows is None or not can_fuse(x):
-            return _normalise_plain(x, mean, var, weight, bias, eps, over)
+            return rectify(_normalise_plain(x, mean, var, weight, bias, eps, over), top)
         from fedctta.core import norm_kernels
 
-        norm_kernels.normalise(x, mean, var, weight, bias, eps, y, rows)
+        norm_kernels.normalise(x, mean, var, weight, bias, eps, top, y, rows)
         return y
 
     @staticmethod
@@ -198,9 +214,9 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-        *tensors, eps, over = arguments
+        *tensors, eps, top, over = arguments
         every = bring_to_front(info, in_dims, tensors)
-        y = _Normalise.apply(*every, eps, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
+        y = _Normalise.apply(*every, eps, top, tuple(d + 1 for d in over))  # type: ignore[no-untyped-call]
         return y, 0
 
 
@@ -216,23 +232,16 @@ def _normalise_plain(
     scale = torch.rsqrt(var + eps)
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-    return torch.addcmul(_widen(shift, over), x, _widen(scale, over))
+    return torch.addcmul(widen(shift, over), x, widen(scale, over))
 
 
-def _scale(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...]) -> Tensor:
+def _scale(x: Tensor, scale: Tensor, shift: Tensor | None, over: tuple[int, ...], top: float | None) -> Tensor:
     y = torch.empty_like(x)
     rows = find_rows(over, (x, y), (scale, scale if shift is None else shift))
     if rows is None or not can_fuse(x):
-        wide = _widen(scale, over)
-        return x * wide if shift is None else torch.addcmul(_widen(shift, over), x, wide)
+        wide = widen(scale, over)
+        return rectify(x * wide if shift is None else torch.addcmul(widen(shift, over), x, wide), top)
     from fedctta.core import norm_kernels
 
-    norm_kernels.scale(x, scale, shift, y, rows)
+    norm_kernels.scale(x, scale, shift, top, y, rows)
     return y
-
-
-def _widen(small: Tensor, over: tuple[int, ...]) -> Tensor:
-    """Give a tensor without the axes `over` these axes back, with size 1."""
-    for d in sorted(over):
-        small = small.unsqueeze(d)
-    return small

@@ -48,7 +48,7 @@ from fedctta.core.norms import Blended, NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits, tensors_in
 from fedctta.core.packed_kernels import PackedKernels
 from fedctta.core.pooling import max_pool, read_pool
-from fedctta.core.rectifiers import Rectifiers
+from fedctta.core.rectifiers import NO_RECTIFIERS, OtherPass, Rectifiers
 from fedctta.core.rehearsal import Rehearsal, Written
 from fedctta.core.rows_of_channels import TYPES
 from fedctta.errors import UserError
@@ -79,7 +79,7 @@ class _Pass:
     calls: dict[str, int] = field(default_factory=dict)
     features: Tensor | None = None
     folded: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # scales and shifts known beforehand
-    rectifiers: Rectifiers = field(default_factory=Rectifiers)
+    rectifiers: Rectifiers = NO_RECTIFIERS
 
 
 class Network:
@@ -159,26 +159,25 @@ class Network:
 
     def _batch_norm(self, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Normalise with the statistics that the rule gives, and store those to keep."""
-        if name in self._pass.folded:
-            self._use(name, layer, x)
-            return scale_and_shift(x, *self._pass.folded[name])
-        return self._normalise(name, layer, x, layer.weight, layer.bias, layer.eps)
+        if name not in self._pass.folded:
+            return self._normalise(name, layer, x, layer.weight, layer.bias, layer.eps)
+        self._use(name, layer, x)
+        rectifiers = self._pass.rectifiers
+        return rectifiers.note(name, scale_and_shift(x, *self._pass.folded[name], rectifiers.top(name)))
 
     def _normalise(
         self, name: str, layer: _BatchNorm, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> Tensor:
         """Normalise by the rule; a blend with the batch's statistics in one pass, where there is a kernel."""
-        rule = self._pass.rule
+        rule, rectifiers = self._pass.rule, self._pass.rectifiers
+        top = rectifiers.top(name)
         if not isinstance(rule, Blended) or not can_fuse(x, TYPES) or torch.is_grad_enabled():
             used = self._use(name, layer, x)
-            return batch_norm(x, used.mean, used.var, weight, bias, eps)
+            return rectifiers.note(name, batch_norm(x, used.mean, used.var, weight, bias, eps, top))
         origin: Tensor = layer.running_mean  # type: ignore[assignment]
-        rectifiers = self._pass.rectifiers
-        top = rectifiers.top(name)
         y, *batch = normalise_blended(x, origin, rule.terms[name], rule.share, weight, bias, eps, top)
-        rectifiers.note(name, y)
         self._keep(name, Statistics(*batch))
-        return y
+        return rectifiers.note(name, y)
 
     def _fold(self, own: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return scales and shifts of layers that normalise as stored: laid side by side, all are computed at once."""
@@ -286,11 +285,14 @@ class Network:
         self._pass = now = _Pass(rule, own.keys(), folded=self._fold(own) if pays else {})
         arguments, keywords = as_arguments(x)
         shapes = tuple(tensor.shape for tensor in tensors_in(x))
-        fuses = isinstance(rule, Blended) and not torch.is_grad_enabled() and can_fuse(tensors_in(x)[0])
-        now.rectifiers = Rectifiers(self._tops.get(shapes))
+        fuses = self.batches and self._tops.get(shapes) != {} and can_fuse(tensors_in(x)[0])
+        now.rectifiers = Rectifiers(self._tops.get(shapes)) if fuses else NO_RECTIFIERS
         try:
-            with self._arithmetic(), now.rectifiers if fuses and now.rectifiers.tops != {} else nullcontext():
+            with self._arithmetic(), now.rectifiers if fuses else nullcontext():
                 output = self._run(tensors, arguments, keywords)
+        except OtherPass:
+            self._tops[shapes] = {}
+            return self._call(tensors, own, x, rule)
         finally:
             self._pass = _Pass()
         if fuses and shapes not in self._tops:

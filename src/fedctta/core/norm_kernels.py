@@ -28,7 +28,7 @@ SHORT = (16, 64)  # the same where there are few rows
 FEW, MANY = (64, 1), (256, 100)  # up to how many rows they are few, with so many groups or more
 WARPS = 4
 WIDE_ROWS, WIDE_CHANNELS = 32, 64  # of a tile that is read and written
-ENOUGH = 256  # programs that fill a GPU
+ENOUGH = 1024  # programs that fill a GPU
 ALONE = 2048  # rows, up to which one program sums them all
 TOGETHER = 2 * ALONE  # rows, up to which it normalises them, too
 
@@ -39,7 +39,8 @@ SMALL = [f"{tensor}g{k}" for tensor in "osrlwb" for k in (1, 2)]  # origin, shif
 
 
 @triton.jit
-def _at(index, size2, step1, step2, UNIT: tl.constexpr):
+def find_place(index, size2, step1, step2, UNIT: tl.constexpr):
+    """Return where a group or a row begins."""
     return ((index // size2) * step1 + (index % size2) * step2) * UNIT
 
 
@@ -55,7 +56,7 @@ def _measure(
     for first in range(begin, end, ROWS):
         row = first + lanes
         there = (row < end)[:, None] & (c < channels)[None, :]
-        value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        value = tl.load(x + find_place(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
         value = value.to(tl.float32)
         seen += 1.0
         away = tl.where(there, value - m, 0.0)
@@ -108,7 +109,7 @@ def _moments(
     c = tile * CHANNELS + tl.arange(0, CHANNELS)
     begin = piece * part
     end = tl.minimum(begin + part, count)
-    x += _at(group, groups2, xg1, xg2, UNIT)
+    x += find_place(group, groups2, xg1, xg2, UNIT)
     whole, total = _measure(x, begin, end, c, channels, rows2, xr1, xr2, UNIT, ROWS, CHANNELS)
     to = (piece * (tl.num_programs(0) // tiles) + group) * channels + c
     tl.store(mean + to, whole, mask=c < channels)
@@ -146,24 +147,25 @@ def _scale(
     c = tile * CHANNELS + tl.arange(0, CHANNELS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = (row < count)[:, None] & (c < channels)[None, :]
-    x += _at(group, groups2, xg1, xg2, UNIT)
-    value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
-    a = tl.load(scale + _at(group, groups2, ag1, ag2, UNIT) + c, mask=c < channels, other=0.0)
+    x += find_place(group, groups2, xg1, xg2, UNIT)
+    value = tl.load(x + find_place(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+    a = tl.load(scale + find_place(group, groups2, ag1, ag2, UNIT) + c, mask=c < channels, other=0.0)
     value = value.to(tl.float32) * a[None, :]
     if SHIFTS:
-        b = tl.load(shift + _at(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
+        b = tl.load(shift + find_place(group, groups2, bg1, bg2, UNIT) + c, mask=c < channels, other=0.0)
         value += b[None, :]
     if RECTIFIES:
         value = _rectify(value, top)
-    y += _at(group, groups2, yg1, yg2, UNIT)
-    tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
+    y += find_place(group, groups2, yg1, yg2, UNIT)
+    tl.store(y + find_place(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
 
 
 @triton.jit(do_not_specialize=[*COUNTS, *X, *Y, "mg1", "mg2", "vg1", "vg2", "wg1", "wg2", "bg1", "bg2"])
 def _normalise(
-    x, mean, var, weight, bias, y, eps, count, channels, groups2, rows2,
+    x, mean, var, weight, bias, y, eps, top, count, channels, groups2, rows2,
     xg1, xg2, xr1, xr2, yg1, yg2, yr1, yr2, mg1, mg2, vg1, vg2, wg1, wg2, bg1, bg2,
-    WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    WEIGHTS: tl.constexpr, SHIFTS: tl.constexpr, RECTIFIES: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
     channels = channels * UNIT
     tiles = tl.cdiv(channels, CHANNELS)
@@ -171,16 +173,18 @@ def _normalise(
     c = tile * CHANNELS + tl.arange(0, CHANNELS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = (row < count)[:, None] & (c < channels)[None, :]
-    x += _at(group, groups2, xg1, xg2, UNIT)
-    value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
-    m = tl.load(mean + _at(group, groups2, mg1, mg2, UNIT) + c, mask=c < channels, other=0.0)
-    v = tl.load(var + _at(group, groups2, vg1, vg2, UNIT) + c, mask=c < channels, other=1.0)
-    weight += _at(group, groups2, wg1, wg2, UNIT)
-    bias += _at(group, groups2, bg1, bg2, UNIT)
+    x += find_place(group, groups2, xg1, xg2, UNIT)
+    value = tl.load(x + find_place(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+    m = tl.load(mean + find_place(group, groups2, mg1, mg2, UNIT) + c, mask=c < channels, other=0.0)
+    v = tl.load(var + find_place(group, groups2, vg1, vg2, UNIT) + c, mask=c < channels, other=1.0)
+    weight += find_place(group, groups2, wg1, wg2, UNIT)
+    bias += find_place(group, groups2, bg1, bg2, UNIT)
     a, b = _fold(m, v, weight, bias, eps, c, c < channels, WEIGHTS, SHIFTS)
     value = value * a[None, :] + b[None, :]
-    y += _at(group, groups2, yg1, yg2, UNIT)
-    tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
+    if RECTIFIES:
+        value = _rectify(value, top)
+    y += find_place(group, groups2, yg1, yg2, UNIT)
+    tl.store(y + find_place(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
 
 
 @triton.jit(do_not_specialize=["part", *COUNTS, *X, *Y])
@@ -193,15 +197,15 @@ def _sums(
     group, tile, piece = tl.program_id(0) // tiles, tl.program_id(0) % tiles, tl.program_id(1)
     c = tile * CHANNELS + tl.arange(0, CHANNELS)
     end = tl.minimum((piece + 1) * part, count)
-    x += _at(group, groups2, xg1, xg2, UNIT)
-    y += _at(group, groups2, yg1, yg2, UNIT)
+    x += find_place(group, groups2, xg1, xg2, UNIT)
+    y += find_place(group, groups2, yg1, yg2, UNIT)
     s = tl.zeros([ROWS, CHANNELS], tl.float32)
     p = tl.zeros([ROWS, CHANNELS], tl.float32)
     for first in range(piece * part, end, ROWS):
         row = first + tl.arange(0, ROWS)
         there = (row < end)[:, None] & (c < channels)[None, :]
-        one = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
-        other = tl.load(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        one = tl.load(x + find_place(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        other = tl.load(y + find_place(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
         s += one
         p += one * other
     to = (piece * (tl.num_programs(0) // tiles) + group) * channels + c
@@ -221,28 +225,28 @@ def _normalise_blended(
     group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     c = tile * CHANNELS + tl.arange(0, CHANNELS)
     known = c < channels
-    x += _at(group, groups2, xg1, xg2, UNIT)
-    y += _at(group, groups2, yg1, yg2, UNIT)
+    x += find_place(group, groups2, xg1, xg2, UNIT)
+    y += find_place(group, groups2, yg1, yg2, UNIT)
     m, v = _measure(x, 0, count, c, channels, rows2, xr1, xr2, UNIT, ROWS, CHANNELS)
     v = v / count.to(tl.float32)
     tl.store(mean + group * channels + c, m, mask=known)
     tl.store(var + group * channels + c, v, mask=known)
-    origin += _at(group, groups2, og1, og2, UNIT)
-    shift += _at(group, groups2, sg1, sg2, UNIT)
-    rest += _at(group, groups2, rg1, rg2, UNIT)
-    least += _at(group, groups2, lg1, lg2, UNIT)
-    weight += _at(group, groups2, wg1, wg2, UNIT)
-    bias += _at(group, groups2, bg1, bg2, UNIT)
+    origin += find_place(group, groups2, og1, og2, UNIT)
+    shift += find_place(group, groups2, sg1, sg2, UNIT)
+    rest += find_place(group, groups2, rg1, rg2, UNIT)
+    least += find_place(group, groups2, lg1, lg2, UNIT)
+    weight += find_place(group, groups2, wg1, wg2, UNIT)
+    bias += find_place(group, groups2, bg1, bg2, UNIT)
     m, v = _blend(m, v, origin, shift, rest, least, tl.load(share + group), c, known)
     a, b = _fold(m, v, weight, bias, eps, c, known, WEIGHTS, SHIFTS)
     for first in range(0, count, ROWS):  # once more over what is in the cache
         row = first + tl.arange(0, ROWS)
         there = (row < count)[:, None] & known[None, :]
-        value = tl.load(x + _at(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
+        value = tl.load(x + find_place(row, rows2, xr1, xr2, UNIT)[:, None] + c[None, :], mask=there, other=0.0)
         value = value.to(tl.float32) * a[None, :] + b[None, :]
         if RECTIFIES:
             value = _rectify(value, top)
-        tl.store(y + _at(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
+        tl.store(y + find_place(row, rows2, yr1, yr2, UNIT)[:, None] + c[None, :], value, mask=there)
 
 
 @triton.jit(do_not_specialize=["part", "pieces", "count", "channels", "groups2", *SMALL])
@@ -272,12 +276,12 @@ def _settle(
         v = tl.load(squares + to, mask=known, other=0.0)  # already divided
     tl.store(mean + to, m, mask=known)
     tl.store(var + to, v, mask=known)
-    origin += _at(group, groups2, og1, og2, UNIT)
-    shift += _at(group, groups2, sg1, sg2, UNIT)
-    rest += _at(group, groups2, rg1, rg2, UNIT)
-    least += _at(group, groups2, lg1, lg2, UNIT)
-    weight += _at(group, groups2, wg1, wg2, UNIT)
-    bias += _at(group, groups2, bg1, bg2, UNIT)
+    origin += find_place(group, groups2, og1, og2, UNIT)
+    shift += find_place(group, groups2, sg1, sg2, UNIT)
+    rest += find_place(group, groups2, rg1, rg2, UNIT)
+    least += find_place(group, groups2, lg1, lg2, UNIT)
+    weight += find_place(group, groups2, wg1, wg2, UNIT)
+    bias += find_place(group, groups2, bg1, bg2, UNIT)
     m, v = _blend(m, v, origin, shift, rest, least, tl.load(share + group), c, known)
     a, b = _fold(m, v, weight, bias, eps, c, known, WEIGHTS, SHIFTS)
     tl.store(scale + to, a, mask=known)
@@ -286,9 +290,9 @@ def _settle(
 
 def moments(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the mean and the biased variance [G, C] over the rows."""
-    (tall, wide), part, pieces = _divide(rows)
+    (tall, wide), part, pieces = divide_rows(rows)
     mean, squares = x.new_empty(2, pieces, rows.groups, rows.channels).unbind()
-    (steps,), counts, unit = _in_units(rows)
+    (steps,), counts, unit = in_units(rows)
     _moments[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
         x, mean, squares, part, *counts, *steps, UNIT=unit, ROWS=tall, CHANNELS=wide, num_warps=WARPS
     )
@@ -300,34 +304,49 @@ def moments(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     return both[0], both[1]
 
 
-def scale(x: Tensor, by: Tensor, shift: Tensor | None, y: Tensor, rows: Rows) -> None:
-    """Write x by + shift to y; the rows are those of x, y, by, and shift (or of `by` again without one)."""
-    (of_x, of_y, *small), counts, unit = _in_units(rows)
+def scale(x: Tensor, by: Tensor, shift: Tensor | None, top: float | None, y: Tensor, rows: Rows) -> None:
+    """Write x by + shift to y, or with a `top` min(max(0, .), top) of that.
+
+    The rows are those of x, y, by, and shift (or of `by` again without one).
+    """
+    (of_x, of_y, *small), counts, unit = in_units(rows)
     _scale[_count_tiles(rows)](
-        *(x, by, by if shift is None else shift, y, 0.0, *counts, *of_x, *of_y),
+        *(x, by, by if shift is None else shift, y, top or 0.0, *counts, *of_x, *of_y),
         *(s for steps in small for s in steps[:2]),
-        SHIFTS=shift is not None, RECTIFIES=False, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
+        SHIFTS=shift is not None, RECTIFIES=top is not None, UNIT=unit,
+        ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
     )  # fmt: skip
 
 
 def normalise(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, y: Tensor, rows: Rows
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    top: float | None,
+    y: Tensor,
+    rows: Rows,
 ) -> None:
-    """Write (x - mean) / sqrt(var + eps) weight + bias to y; the rows are those of x, y, mean, var, weight, bias."""
-    (of_x, of_y, *small), counts, unit = _in_units(rows)
+    """Write (x - mean) / sqrt(var + eps) weight + bias to y, or with a `top` min(max(0, .), top) of that.
+
+    The rows are those of x, y, mean, var, weight and bias.
+    """
+    (of_x, of_y, *small), counts, unit = in_units(rows)
     _normalise[_count_tiles(rows)](
-        *(x, mean, var, mean if weight is None else weight, mean if bias is None else bias, y, eps, *counts),
-        *(*of_x, *of_y, *(s for steps in small for s in steps[:2])),
-        WEIGHTS=weight is not None, SHIFTS=bias is not None, UNIT=unit,
+        *(x, mean, var, mean if weight is None else weight, mean if bias is None else bias, y, eps),
+        *(top or 0.0, *counts, *of_x, *of_y, *(s for steps in small for s in steps[:2])),
+        WEIGHTS=weight is not None, SHIFTS=bias is not None, RECTIFIES=top is not None, UNIT=unit,
         ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
     )  # fmt: skip
 
 
 def sums(x: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the sums [G, C] of x and of x y over the rows."""
-    (tall, wide), part, pieces = _divide(rows)
+    (tall, wide), part, pieces = divide_rows(rows)
     both = torch.empty(2, pieces, rows.groups, rows.channels, dtype=x.dtype, device=x.device)
-    (of_x, of_y), counts, unit = _in_units(rows)
+    (of_x, of_y), counts, unit = in_units(rows)
     _sums[(rows.groups * triton.cdiv(rows.channels, wide), pieces)](
         *(x, y, *both.unbind(), part, *counts, *of_x, *of_y),
         UNIT=unit, ROWS=tall, CHANNELS=wide, num_warps=WARPS,
@@ -354,10 +373,10 @@ def normalise_blended(
     whether there are any; the rows are those of x, y and `small`. x and y may be bfloat16. share[G] lies without gaps.
     A few rows are measured and normalised by one kernel; many by three, so that they fill a GPU.
     """
-    (of_x, of_y, *of_small), counts, unit = _in_units(rows)
+    (of_x, of_y, *of_small), counts, unit = in_units(rows)
     steps = [step for each in of_small for step in each[:2]]
     settings = {"WEIGHTS": given[0], "SHIFTS": given[1], "UNIT": unit, "num_warps": WARPS}
-    (tall, wide), part, pieces = _divide(rows)
+    (tall, wide), part, pieces = divide_rows(rows)
     mean, var = share.new_empty(2, rows.groups, rows.channels).unbind()
     if rows.length <= TOGETHER:
         _normalise_blended[(rows.groups * triton.cdiv(rows.channels, wide),)](
@@ -382,14 +401,14 @@ def normalise_blended(
     return mean, var
 
 
-def _in_units(rows: Rows) -> tuple[list[tuple[int, ...]], tuple[int, int, int, int], int]:
+def in_units(rows: Rows) -> tuple[list[tuple[int, ...]], tuple[int, int, int, int], int]:
     """Return the steps of every tensor, and how many rows, channels, second groups and second rows, in units."""
     unit = 1 if any(number % 4 for number in (rows.channels, *(s for steps in rows.steps for s in steps))) else 4
     steps = [tuple(step // unit for step in each) for each in rows.steps]
     return steps, (rows.length, rows.channels // unit, rows.groups2, rows.rows2), unit
 
 
-def _divide(rows: Rows) -> tuple[tuple[int, int], int, int]:
+def divide_rows(rows: Rows) -> tuple[tuple[int, int], int, int]:
     """Return the tile, and into parts of how many rows, and into how many, all are divided so that a GPU is full."""
     if any(rows.length <= length and rows.groups >= groups for length, groups in (FEW, MANY)):
         return SHORT, rows.length, 1

@@ -20,6 +20,7 @@ from fedctta.core import fused_norms
 from fedctta.core.gpu_kernels import can_fuse
 from fedctta.core.lone import is_lone
 from fedctta.core.moments import moments
+from fedctta.core.rectified_gradients import rectify
 
 # Names of layers that normalise, in libraries that derive theirs from `nn.Module`
 _NORM_NAME = re.compile(r"(Batch|Layer|Group|Instance|RMS|Rms)_?Norm")
@@ -57,9 +58,14 @@ def overrides_forward(layer: nn.Module) -> bool:
     return type(layer).forward not in _PLAIN
 
 
-def normalise(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Return (x - mean) scale weight + bias; mean and scale have the shape [C], or [B, C] with values of each image."""
-    return scale_and_shift(x, *fold(mean, scale, weight, bias))
+def normalise(
+    x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None, top: float | None = None
+) -> Tensor:
+    """Return (x - mean) scale weight + bias; mean and scale have the shape [C], or [B, C] with values of each image.
+
+    With a `top`, min(max(0, .), top) of that.
+    """
+    return scale_and_shift(x, *fold(mean, scale, weight, bias), top)
 
 
 def fold(mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -68,22 +74,33 @@ def fold(mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
     return scale, -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
 
 
-def scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return x scale + shift."""
+def scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor, top: float | None = None) -> Tensor:
+    """Return x scale + shift, or with a `top` min(max(0, .), top) of that."""
     if scale.dim() == 1 and scale.dtype == shift.dtype == torch.float32 and can_fuse(x):
-        return fused_norms.scale_and_shift(x, scale, shift, tuple(d for d in range(x.dim()) if d != 1))
+        return fused_norms.scale_and_shift(x, scale, shift, tuple(d for d in range(x.dim()) if d != 1), top)
     over = (*scale.shape, *[1] * (x.dim() - 2))
-    return torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over))
+    return rectify(torch.addcmul(shift.to(x.dtype).view(over), x, scale.to(x.dtype).view(over)), top)
 
 
-def batch_norm(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Normalise with given statistics; of one client on a CPU, without a gradient, in torch's one pass."""
+def batch_norm(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    top: float | None = None,
+) -> Tensor:
+    """Normalise with given statistics; of one client on a CPU, without a gradient, in torch's one pass.
+
+    With a `top`, return min(max(0, .), top) of that.
+    """
     alone = all(is_lone(tensor) for tensor in (x, mean, var, weight, bias) if tensor is not None)
     if alone and mean.dim() == 1 and x.dtype == mean.dtype and not torch.is_grad_enabled():
-        return torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False)
+        return rectify(torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False), top)
     if mean.dim() == 1 and can_fuse(x) and not torch.is_grad_enabled():
-        return fused_norms.normalise_fused(x, mean, var, weight, bias, eps)
-    return normalise(x, mean, torch.rsqrt(var + eps), weight, bias)
+        return fused_norms.normalise_fused(x, mean, var, weight, bias, eps, top)
+    return normalise(x, mean, torch.rsqrt(var + eps), weight, bias, top)
 
 
 def group_norm(

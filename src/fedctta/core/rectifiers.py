@@ -2,8 +2,8 @@
 
 The first pass over inputs of a shape watches what becomes of every layer's output. Where only max(0, x) or
 min(max(0, x), top) is computed of it, later passes give the layer's output so, and the call that follows returns it as
-it is; if it is not recognised, nothing changes, as both functions give the same when they are applied twice. Passes
-over inputs of one shape must do the same operations, as they do in a model that vmap runs.
+it is. Passes over inputs of one shape do the same operations in a model that vmap runs; one that does something else
+with such an output ends with `OtherPass`, and is to be run again without.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from torch.utils._pytree import tree_leaves
 PLAIN = {F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 
 
+class OtherPass(Exception):
+    """What a layer has rectified already is used by another function than the one known from the first pass."""
+
+
 class Rectifiers(TorchFunctionMode):
     """Watches a pass or, with the `tops` of layers known from another one, leaves out what these have done."""
 
@@ -31,19 +35,18 @@ class Rectifiers(TorchFunctionMode):
         self._given: dict[int, tuple[str, ref[Tensor]]] = {}  # by id, as long as they live: a pass may give many
         self._calls: dict[str, int] = {}
         self._used: dict[str, list[float | None]] = {}
-        self._last: tuple[Tensor, float] | None = None
 
     def top(self, name: str) -> float | None:
         """Return up to where a layer's output is to be rectified; None: not at all."""
         return None if self.tops is None else self.tops.get(name)
 
-    def note(self, name: str, y: Tensor) -> None:
-        """Take note of a layer's output."""
+    def note(self, name: str, y: Tensor) -> Tensor:
+        """Take note of a layer's output, and return it."""
         if self.tops is None:
-            self._given[id(y)] = name, ref(y)
             self._calls[name] = self._calls.get(name, 0) + 1
-        top = self.top(name)
-        self._last = None if top is None else (y, top)
+        if self.tops is None or name in self.tops:
+            self._given[id(y)] = name, ref(y)
+        return y
 
     def find(self, output: object) -> dict[str, float]:
         """Return the layers of which every output was used once, by one rectifier, and up to where that lets pass.
@@ -62,14 +65,19 @@ class Rectifiers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function, or return what it would."""
         kwargs = kwargs or {}
-        y, top = self._last or (None, None)
-        if y is not None and args and args[0] is y and read_top(func, args, kwargs) == top:
-            return y
-        given = [] if self.tops is not None else [x for x in tree_leaves((args, kwargs)) if self._find(x) is not None]
+        given = [x for x in tree_leaves((args, kwargs)) if self._find(x) is not None] if self._given else []
+        if not given:
+            return func(*args, **kwargs)
+        top = read_top(func, args, kwargs)
+        if self.tops is not None:
+            if top is None or any(self.top(self._given[id(tensor)][0]) != top for tensor in given):
+                raise OtherPass
+            del self._given[id(args[0])]  # whatever comes after it is used for, it is what it should be
+            return args[0]
         for tensor in given:
-            self._used.setdefault(self._given[id(tensor)][0], []).append(read_top(func, args, kwargs))
+            self._used.setdefault(self._given[id(tensor)][0], []).append(top)
         result = func(*args, **kwargs)
-        if given and given[0] is result:  # computed in place: from now on it is no output of the layer
+        if given[0] is result:  # computed in place: from now on it is no output of the layer
             del self._given[id(result)]
         return result
 
@@ -77,6 +85,9 @@ class Rectifiers(TorchFunctionMode):
         """Return whose output this is."""
         name, tensor = self._given.get(id(x), ("", None))
         return name if tensor is not None and tensor() is x else None
+
+
+NO_RECTIFIERS = Rectifiers({})
 
 
 def read_top(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
