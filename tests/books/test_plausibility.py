@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedctta.books.plausibility import find_honest, find_possible
+from fedctta.books.plausibility import find_honest, find_honest_there, find_possible
 from fedctta.books.rows import WEIGHTS, Layout
 from fedctta.core.appearance import NUMBERS
 
@@ -74,3 +76,30 @@ def test_one_part_that_cannot_be_true_is_enough():
     times = torch.full((2, 2), 99), torch.full((2,), 99)
     assert find_honest(LAYOUT, rows, torch.tensor([[3, 4], [3, 4]]), *times).tolist() == [False, True]
     assert find_honest(LAYOUT, rows, torch.tensor([[3, 0], [3, 4]]), *times).tolist() == [True, True]  # not sent
+
+
+WRONG = [
+    {},
+    {"look": torch.full((NUMBERS,), torch.nan)},
+    {"moments": torch.tensor([torch.inf, 0, 0, 0])},
+    {"images": torch.tensor([-20.0])},
+    {"measured": torch.tensor([21.0])},
+    {"square": torch.full((NUMBERS,), 1.0)},
+    {"doubt": torch.tensor([-1.0, 1, 1])},
+    {"unusual": torch.tensor([-9.0, 1, 1])},
+    {"moments": torch.tensor([5.0, -5.0, -9.0, 2.0])},
+    {"moments": torch.tensor([0.0, 0.0, 9e3, 9e3])},
+]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, len(WRONG) - 1), min_size=2, max_size=2), min_size=1, max_size=4),
+    st.lists(st.integers(0, 3), min_size=8, max_size=8),
+    st.lists(st.integers(0, 50), min_size=12, max_size=12),
+)
+def test_pytorch_finds_the_same(kinds, names, times):
+    count = len(kinds)
+    rows = torch.stack([torch.stack([row(**WRONG[kind]) for kind in pair]) for pair in kinds])
+    names, versions = torch.tensor(names).view(4, 2)[:count], torch.tensor(times[:8]).view(4, 2)[:count]
+    told = (LAYOUT, rows, names, versions, torch.tensor(times[8:])[:count])
+    assert torch.equal(find_honest_there(*told), find_honest(*told))

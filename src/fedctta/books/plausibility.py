@@ -30,8 +30,10 @@ TINY = 1e-6
 def find_honest(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor, times: Tensor) -> Tensor:
     """Return which devices[N] have sent, at times[N], parts rows[N, K, S] that can be true.
 
-    Parts have names[N, K] (0: there is none) and versions[N, K].
+    Parts have names[N, K] (0: there is none) and versions[N, K]. Rows on a GPU stay there: they may be 100 MB.
     """
+    if rows.is_cuda:
+        return find_honest_there(layout, rows, names, versions, times)
     told = [tensor.detach().cpu().numpy() for tensor in (rows, names, versions, times)]
     return torch.as_tensor(_find_honest(layout, *told)).to(rows.device)
 
@@ -72,3 +74,31 @@ def _find_honest(layout: Layout, rows: Array, names: Array, versions: Array, tim
     twice = (names[:, :, None] == names[:, None]) & sent[:, :, None]
     honest: Array = fine & (twice.sum((1, 2)) == sent.sum(1))
     return honest
+
+
+def find_honest_there(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor, times: Tensor) -> Tensor:
+    """Return the same as `find_honest`, in PyTorch."""
+    sent = names != 0
+    fine = torch.ones_like(sent).index_put((sent,), _find_possible_there(layout, rows[sent])).all(1)
+    fine &= ~((rows[..., 0] * sent).sum(1) > times * (1 + ROUNDING) + ROUNDING)
+    fine &= ~(sent & ((versions <= 0) | (versions > times[:, None]))).any(1)
+    twice = (names[:, :, None] == names[:, None]) & sent[:, :, None]
+    return fine & (twice.sum((1, 2)) == sent.sum(1))
+
+
+def _find_possible_there(layout: Layout, rows: Tensor) -> Tensor:
+    """Return the same as `find_possible`, in PyTorch."""
+    told = {name: rows[..., columns] for name, columns in layout.parts.items()}
+    seen, scored, measured = told["images"], told["scored"], told["measured"]
+    largest = rows.abs().amax(-1)
+    counts = torch.cat([seen, scored, measured], -1)
+    fine = (largest < torch.inf) & ((counts >= 0) & (counts <= seen * (1 + ROUNDING) + ROUNDING)).all(-1)
+    look, square = (told[name] / seen.clamp_min(TINY) for name in ("look", "square"))
+    fine &= (square - look * look >= -ROUNDING * (1 + look * look)).all(-1)
+    fine &= (told["doubt"] >= 0).all(-1) & (told["unusual"] >= -ROUNDING * (1 + scored)).all(-1)
+    z, e = (told["moments"] / measured.clamp_min(TINY)).tensor_split(2, -1)
+    z = z * z
+    fine &= (1 + e - z >= -ROUNDING * (1 + z)).all(-1)
+    per = max(layout.channels, 1)
+    fine &= (z.sum(-1) <= per * BOUND**2) & ((e * e).sum(-1) <= per * BOUND**4)
+    return fine | (largest == 0)
