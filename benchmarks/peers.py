@@ -128,7 +128,7 @@ def main() -> None:
                     apart = ones[0]["accuracy"] - found[OURS][0]["accuracy"]
                     far += [f"{peer}, {method}, {clients} clients: {apart:+.2f} points"] if abs(apart) > NEAR else []
                     start = median(one["start"] for one in ones)
-                    cells = (method, f"{clients}", TITLES[peer], f"{1000 * spent:,.0f}", f"{spent / mine:.2f}")
+                    cells = (method, f"{clients}", TITLES[peer], show_ms(spent), f"{spent / mine:.2f}")
                     lines.append("| " + " | ".join((*cells, f"{ones[0]['accuracy']:.2f}", f"{start:.1f}")) + " |")
                     print(lines[-1], flush=True)
             if options.out is not None:  # after every setting: the next one may take long
@@ -136,6 +136,11 @@ def main() -> None:
                     part.write_text(page(lines, missing, options), encoding="utf-8")
     if far:
         sys.exit(f"accuracies differ by more than {NEAR} points: {'; '.join(far)}")
+
+
+def show_ms(seconds: float) -> str:
+    """Show milliseconds, those below 10 with two decimals."""
+    return f"{1000 * seconds:,.0f}" if seconds >= 0.01 else f"{1000 * seconds:.2f}"
 
 
 def page(lines: list[str], missing: dict[str, str], options: argparse.Namespace) -> str:
@@ -146,13 +151,16 @@ def page(lines: list[str], missing: dict[str, str], options: argparse.Namespace)
         f"--turns {options.turns}",
     ]
     words += [f"--device {options.device}", f"--cores {options.cores}"]
+    words += [f"--methods {' '.join(options.methods)}"] if options.methods != list(METHODS) else []
+    words += [f"--peers {' '.join(options.peers)}"] if options.peers != list(PLAY) else []
     where = hardware(choose_device(options.device)) if options.device == "cuda" else f"{options.cores} core(s) of a CPU"
+    precision = " Convolutions compute in tf32, torch's default." if options.device == "cuda" else ""
     load = f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores at the end"
     return f"""# The same task on other frameworks
 
 Command: `python benchmarks/peers.py {" ".join(words)} --out docs/results/peers.md`,
 on {where}, torch {torch.__version__}, {load}. ResNet-8 on
-CIFAR-10-C, batches of 10; TTA-bn with FedAvg of the statistics, and Tent with FedAvg of scales and shifts.
+CIFAR-10-C, batches of 10; TTA-bn with FedAvg of the statistics, and Tent with FedAvg of scales and shifts.{precision}
 Milliseconds are the median round over {options.turns} turn(s), in which the peers play one after another; *times ours*
 is what to look at. *Start* is from the data in memory to the end of the first round. `--flower` and `--pfl` name the
 Python of an environment that has that peer.
