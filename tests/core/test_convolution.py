@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -95,6 +96,26 @@ def test_what_clients_share_may_be_images_or_the_kernel():
     of_one_kernel = torch.func.vmap(lambda b: convolve(b, w, form))(batches)
     torch.testing.assert_close(of_one_batch, torch.stack([y, 2 * y]))
     torch.testing.assert_close(of_one_kernel, torch.stack([y, 2 * y]))
+
+
+@pytest.mark.parametrize("form", [Form((1, 1), (1, 1), (1, 1), 1), Form((2, 2), (0, 0), (1, 1), 3)])
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_gradients_of_images_with_a_kernel_that_clients_share(form, one_by_one):
+    """The first and the second."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 2, 3, 6, 6, generator=generator, dtype=torch.float64)
+    w = torch.randn(6, 3 // form.groups, 3, 3, generator=generator, dtype=torch.float64)
+
+    def slope(convolution, x):
+        return torch.func.grad(lambda x: convolution(x).sin().sum())(x)
+
+    def both(convolution):
+        second = torch.func.grad(lambda x: slope(convolution, x).square().sum())
+        return torch.func.vmap(partial(slope, convolution))(x), torch.func.vmap(second)(x)
+
+    with patch.object(convolution, "_one_by_one", lambda x: one_by_one):
+        found = both(lambda x: convolve(x, w, form))
+    torch.testing.assert_close(found, both(lambda x: F.conv2d(x, w, None, *form.window, form.groups)))
 
 
 @pytest.mark.parametrize("own", [False, True])

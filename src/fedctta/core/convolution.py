@@ -152,12 +152,30 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        pass
+        gradient, _, kernel, ctx.form, ctx.wanted = inputs
+        if not ctx.wanted[1]:
+            ctx.save_for_backward(gradient, kernel)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Of x alone: its gradient is linear in the one it comes from, and in the kernel."""
+        if ctx.wanted[1]:
+            raise NotImplementedError("second gradients of a client's own kernels")
+        gradient, kernel = ctx.saved_tensors
+        of_kernel = None
+        if ctx.needs_input_grad[2]:
+            of_kernel = _Gradients.apply(gradient, gradients[0], kernel, ctx.form, (False, True))[1]  # type: ignore[no-untyped-call]
+        return convolve(gradients[0], kernel, ctx.form), None, of_kernel, None, None
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, x: Tensor, kernel: Tensor, form: Form, wanted: Any
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
+        if in_dims[2] is None and not wanted[1]:
+            gradient, x = bring_to_front(info, in_dims, (gradient, x))
+            flat = gradient.flatten(0, 1), x.flatten(0, 1)
+            of_x, nothing = _Gradients.apply(*flat, kernel, form, wanted)  # type: ignore[no-untyped-call]
+            return (of_x.view(x.shape), nothing), (0, None)
         every = bring_to_front(info, in_dims, (gradient, x, kernel))
         return _ManyGradients.apply(*every, form, wanted), (0, 0)  # type: ignore[no-untyped-call]
 

@@ -34,6 +34,11 @@ def until_run_ends(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return remember
 
 
+def clear_when_run_ends(clear: Callable[[], None]) -> None:
+    """Call this function, too, in `release_memory`."""
+    _caches.append(clear)
+
+
 def release_memory(device: torch.device) -> None:
     """Give back what ended runs have left on a device, CUDA graphs included; on a CPU it is freed by itself."""
     for clear in _caches:

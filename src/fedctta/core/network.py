@@ -332,7 +332,9 @@ class Network:
     def _convolve(self, name: str, layer: nn.Conv2d, x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve as the layer does, in a way that is fast for the client's own kernels."""
         form = Form(layer.stride, layer.padding, layer.dilation, layer.groups)  # type: ignore[arg-type]
-        if name not in self._pass.own and not form.multiplies_shared(x, kernel):
+        # inside vmap, the gradient of torch's own gives cuDNN an empty x in another order, and copies it into cuDNN's
+        copies = x.is_cuda and torch.is_grad_enabled()
+        if name not in self._pass.own and not copies and not form.multiplies_shared(x, kernel):
             return self._packed.convolve(name, layer, x, kernel, bias)
         y = convolve(x, kernel, form)
         return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)

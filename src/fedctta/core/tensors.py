@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedctta.core.column_blocks import close_gaps
 from fedctta.core.lone import is_lone
 from fedctta.core.moments import SHORT
 from fedctta.core.network import Tensors
@@ -54,7 +55,7 @@ def like(old: Tensor, new: Tensor) -> Tensor:
 def write_all(into: list[Tensor], values: list[Tensor]) -> None:
     """Copy tensors over others, on a GPU all by one kernel or a few."""
     if into[0].is_cuda:
-        into, values = cut(into, values)
+        into, values = cut(into, close_gaps(values))
     torch._foreach_copy_(into, values)
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedctta.core.clients import Client
+from fedctta.core.column_blocks import close_gaps
 from fedctta.core.gpu_memory import capture_graph
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import agree, write_all
@@ -162,6 +163,7 @@ class RoundGraphs:
         other = self._held.get(not serves)
         clients = cast(Client, _cloned(state.clients)) if other is None else other.clients
         memory, post = (cast(Tensors, _cloned(part)) for part in concerned(serves, state)[1:])
+        close_gaps(list(flatten(state).values()))  # so that a captured round knows the blocks that rounds hand out
         self._held[serves] = State(clients, memory, post)
         return self._held[serves]
 

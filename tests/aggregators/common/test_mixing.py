@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedctta.aggregators.common.groups import Groups
-from fedctta.aggregators.common.mixing import gather_blocks, mix, overall, restrict
+from fedctta.aggregators.common.mixing import mix, overall, restrict
 
 
 def test_mixing_by_hand():
@@ -33,15 +33,6 @@ def test_mixing_keeps_the_order_in_memory(order, seed):
     mixed = mix(weights, {"a": laid_out})["a"]
     assert mixed.stride() == laid_out.stride()
     torch.testing.assert_close(mixed, mix(weights, {"a": rows})["a"])
-
-
-@given(st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=5))
-def test_blocks_of_columns_are_copied_without_gaps(rows, widths):
-    together = torch.randn(rows, sum(widths))
-    blocks = gather_blocks(together, tuple(widths))
-    assert all(block.is_contiguous() for block in blocks)
-    for block, expected in zip(blocks, torch.split(together, widths, 1), strict=True):
-        assert torch.equal(block, expected)
 
 
 def test_one_model_for_all_is_stored_once():

@@ -15,12 +15,9 @@ from torch import Tensor
 
 from fedctta.aggregators.common.groups import Groups
 from fedctta.aggregators.common.neighbours import Neighbours
-from fedctta.core.gpu_memory import until_run_ends
 from fedctta.core.memory_layout import row_by_row
 from fedctta.core.network import Tensors
 from fedctta.core.tensors import constant
-
-GATHERED = 2**20  # numbers up to which blocks of columns are copied at once; more keep a GPU busy one by one
 
 # W[N, N], the same with few weights per row, or the same via groups
 Weights = Tensor | Neighbours | Groups
@@ -56,32 +53,8 @@ def _mix_vectors(weights: Mixing, own: Tensors) -> Tensors:
     for names in alike.values():
         if names[0] not in mixed:
             together = of_tensor(weights, names[0]) @ torch.cat([own[name] for name in names], 1)
-            mixed |= zip(names, separate_columns(together, tuple(own[n].shape[1] for n in names)), strict=True)
+            mixed |= zip(names, torch.split(together, [own[name].shape[1] for name in names], 1), strict=True)
     return mixed
-
-
-def separate_columns(together: Tensor, widths: tuple[int, ...]) -> list[Tensor]:
-    """Return the columns of a matrix in blocks of these widths, on a GPU as tensors without gaps.
-
-    Many narrow blocks of a matrix would each be read by a kernel of its own; one kernel puts them one after another.
-    """
-    if not together.is_cuda or together.numel() > GATHERED:
-        return list(torch.split(together, list(widths), 1))
-    return gather_blocks(together, widths)
-
-
-def gather_blocks(together: Tensor, widths: tuple[int, ...]) -> list[Tensor]:
-    """Return the columns of a matrix in blocks of these widths, each a tensor without gaps."""
-    flat = together.take(_find_blocks(len(together), widths, together.device))
-    sizes = [len(together) * width for width in widths]
-    return [block.view(len(together), width) for block, width in zip(torch.split(flat, sizes), widths, strict=True)]
-
-
-@until_run_ends(64)
-def _find_blocks(rows: int, widths: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the places of a matrix's numbers, block of columns by block."""
-    places = torch.arange(rows * sum(widths)).view(rows, sum(widths))
-    return torch.cat([block.flatten() for block in torch.split(places, list(widths), 1)]).to(device)
 
 
 def _mixed(weights: Weights, row: Tensor | None, tensor: Tensor) -> Tensor:
