@@ -51,9 +51,13 @@ def normalise_fused(
     bias: Tensor | None,
     eps: float,
     top: float | None = None,
+    over: tuple[int, ...] | None = None,
 ) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) weight + bias for x[B, C, ...]; there is no gradient."""
-    over = tuple(d for d in range(x.dim()) if d != 1)
+    """Return (x - mean) / sqrt(var + eps) weight + bias; there is no gradient.
+
+    The statistics are over all axes of x[B, C, ...] but the channels, or over those given.
+    """
+    over = over or tuple(d for d in range(x.dim()) if d != 1)
     y: Tensor = _Normalise.apply(x, mean, var, weight, bias, eps, top, over)  # type: ignore[no-untyped-call]
     return y
 

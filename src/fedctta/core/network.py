@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedctta.core.batch_normalisation import normalise_by_batch
 from fedctta.core.convolution import Form, convolve
 from fedctta.core.copying import copy_model
 from fedctta.core.fused_norms import normalise_blended
@@ -44,7 +45,7 @@ from fedctta.core.norm_layers import (
     run_group_norm,
     scale_and_shift,
 )
-from fedctta.core.norms import Blended, NormRule, Statistics, blend, stored
+from fedctta.core.norms import Blended, ByBatch, NormRule, Statistics, blend, stored
 from fedctta.core.outputs import Inputs, PickLogits, as_arguments, pick_logits, tensors_in
 from fedctta.core.packed_kernels import PackedKernels
 from fedctta.core.pooling import max_pool, read_pool
@@ -171,6 +172,11 @@ class Network:
         """Normalise by the rule; a blend with the batch's statistics in one pass, where there is a kernel."""
         rule, rectifiers = self._pass.rule, self._pass.rectifiers
         top = rectifiers.top(name)
+        if isinstance(rule, ByBatch) and weight is not None and bias is not None and _pulls_back(x):
+            y, *found = normalise_by_batch(x, weight, bias, eps, top)
+            old = Statistics(layer.running_mean, layer.running_var)  # type: ignore[arg-type]
+            self._keep(name, rule.keep(x, old, Statistics(*found)))
+            return rectifiers.note(name, y)
         if not isinstance(rule, Blended) or not can_fuse(x, TYPES) or torch.is_grad_enabled():
             used = self._use(name, layer, x)
             return rectifiers.note(name, batch_norm(x, used.mean, used.var, weight, bias, eps, top))
@@ -401,6 +407,11 @@ def _shared_tensors(module: nn.Module) -> dict[str, tuple[str, ...]]:
             if tensor is not None:
                 places.setdefault(id(tensor), []).append(_tensor(name, kind))
     return {name: tuple(same) for same in places.values() if len(same) > 1 for name in same}
+
+
+def _pulls_back(x: Tensor) -> bool:
+    """Whether there may be a gradient, and kernels for it."""
+    return torch.is_grad_enabled() and can_fuse(x)
 
 
 def _full(x: Tensor) -> Tensor:

@@ -310,7 +310,7 @@ def scale(x: Tensor, by: Tensor, shift: Tensor | None, top: float | None, y: Ten
     The rows are those of x, y, by, and shift (or of `by` again without one).
     """
     (of_x, of_y, *small), counts, unit = in_units(rows)
-    _scale[_count_tiles(rows)](
+    _scale[count_tiles(rows)](
         *(x, by, by if shift is None else shift, y, top or 0.0, *counts, *of_x, *of_y),
         *(s for steps in small for s in steps[:2]),
         SHIFTS=shift is not None, RECTIFIES=top is not None, UNIT=unit,
@@ -334,7 +334,7 @@ def normalise(
     The rows are those of x, y, mean, var, weight and bias.
     """
     (of_x, of_y, *small), counts, unit = in_units(rows)
-    _normalise[_count_tiles(rows)](
+    _normalise[count_tiles(rows)](
         *(x, mean, var, mean if weight is None else weight, mean if bias is None else bias, y, eps),
         *(top or 0.0, *counts, *of_x, *of_y, *(s for steps in small for s in steps[:2])),
         WEIGHTS=weight is not None, SHIFTS=bias is not None, RECTIFIES=top is not None, UNIT=unit,
@@ -394,7 +394,7 @@ def normalise_blended(
         CHANNELS=128, **settings,
     )  # fmt: skip
     inner = (rows.groups2 * rows.channels // unit, rows.channels // unit)
-    _scale[_count_tiles(rows)](
+    _scale[count_tiles(rows)](
         *(x, *both, y, top or 0.0, *counts, *of_x, *of_y, *inner, *inner),
         SHIFTS=True, RECTIFIES=top is not None, UNIT=unit, ROWS=WIDE_ROWS, CHANNELS=WIDE_CHANNELS, num_warps=WARPS,
     )  # fmt: skip
@@ -419,5 +419,6 @@ def divide_rows(rows: Rows) -> tuple[tuple[int, int], int, int]:
     return LONG, part, triton.cdiv(rows.length, part)
 
 
-def _count_tiles(rows: Rows) -> tuple[int, int]:
+def count_tiles(rows: Rows) -> tuple[int, int]:
+    """Return how many tiles there are that are read and written, by groups and channels, and by rows."""
     return rows.groups * triton.cdiv(rows.channels, WIDE_CHANNELS), triton.cdiv(rows.length, WIDE_ROWS)

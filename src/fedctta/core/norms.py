@@ -29,12 +29,25 @@ def stored(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistic
     return old, old
 
 
+@dataclass(frozen=True)
+class ByBatch:
+    """The rule that normalises with the batch's statistics, and keeps what is made of the old ones and these."""
+
+    keep: Callable[[Tensor, Statistics, Statistics], Statistics]
+
+    def __call__(self, name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
+        """Return the batch's statistics, and those to keep."""
+        batch = batch_statistics(x)
+        return batch, self.keep(x, old, batch)
+
+
 def refreshed(momentum: float = 1.0) -> NormRule:
     """Normalise with, and keep, (1 - a) old + a batch (FedCTTA Eq. 3-4); a = 1 is the batch alone."""
+    if momentum == 1:
+        return ByBatch(lambda x, old, batch: batch)
 
     def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
-        batch = batch_statistics(x)
-        new = batch if momentum == 1 else blend(old, batch, momentum)
+        new = blend(old, batch_statistics(x), momentum)
         return new, new
 
     return rule
@@ -43,13 +56,12 @@ def refreshed(momentum: float = 1.0) -> NormRule:
 def training(momentum: float | Tensor = 0.1) -> NormRule:
     """Normalise with the batch and keep a running average, as `model.train()` does (unbiased variance kept)."""
 
-    def rule(name: str, x: Tensor, old: Statistics) -> tuple[Statistics, Statistics]:
-        batch = batch_statistics(x)
+    def keep(x: Tensor, old: Statistics, batch: Statistics) -> Statistics:
         count = x.numel() // x.shape[1]
         unbiased = Statistics(batch.mean, batch.var * (count / max(count - 1, 1)))
-        return batch, blend(old, unbiased, momentum)
+        return blend(old, unbiased, momentum)
 
-    return rule
+    return ByBatch(keep)
 
 
 def weighted(weights: Tensor) -> NormRule:
