@@ -84,7 +84,7 @@ class TestKernels:
                     assert torch.equal(found, plain.clamp(0, top))
             assert plain.min() < 0 < 2 < plain.max()
 
-    @pytest.mark.parametrize("top", [None, 0.8, inf])
+    @pytest.mark.parametrize("top", [None, 0.8])
     def test_gradients_are_those_of_plain_torch(self, shape, order, top, monkeypatch):
         x, (weight, bias) = images(shape, order, DEVICE), vectors(shape[0], shape[2], DEVICE)
         arguments = x, weight, bias, (x - 50).sin()

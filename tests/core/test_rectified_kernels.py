@@ -13,7 +13,7 @@ from fedctta.core.rows_of_channels import find_rows
 pytestmark = pytest.mark.triton
 OVER = (1, 3, 4)  # of [N, B, C, H, W]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SHAPES = [(3, 4, 24, 5, 7), (5, 3, 3, 9, 9), (2, 2, 70, 6, 6), (1, 2, 4, 48, 48)]
+SHAPES = [(3, 4, 24, 5, 7), (2, 2, 70, 3, 3), (1, 2, 4, 48, 48)]
 
 
 def draw(shape):
@@ -25,8 +25,7 @@ def draw(shape):
     return *large.unbind(), mean, var.exp(), *others
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-@pytest.mark.parametrize("top", [0.8, inf])
+@pytest.mark.parametrize(("top", "wanted"), [(0.8, True), (inf, False)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_scale_and_a_shift(shape, top, wanted):
     from fedctta.core import rectified_kernels
