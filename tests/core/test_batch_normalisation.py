@@ -73,11 +73,11 @@ def test_without_kernels_it_is_the_same_in_single_steps(top):
 @pytest.mark.parametrize("order", ["clients", "common"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_give_the_gradients_of_plain_torch(shape, order, top, monkeypatch):
-    from fedctta.core import rectified_kernels
+    from fedctta.core import batch_normalisation_kernels
 
     arguments, calls = draw(shape, order), []
-    kernels = rectified_kernels.pull_back_by_batch
-    monkeypatch.setattr(rectified_kernels, "pull_back_by_batch", lambda *a: calls.append(a) or kernels(*a))
+    kernels = batch_normalisation_kernels.pull_back_by_batch
+    monkeypatch.setattr(batch_normalisation_kernels, "pull_back_by_batch", lambda *a: calls.append(a) or kernels(*a))
     found = gradients(normalise_by_batch, top, *arguments)
     assert len(calls) == 1
     assert found[0].stride() == arguments[0].stride()

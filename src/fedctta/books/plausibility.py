@@ -67,19 +67,23 @@ def _find_honest(layout: Layout, rows: Array, names: Array, versions: Array, tim
     sent = names != 0
     possible = np.ones_like(sent)
     possible[sent] = find_possible(layout, rows[sent])  # few of the rows are there
-    fine = possible.all(1)
     with np.errstate(invalid="ignore"):
-        fine &= ~((rows[..., 0] * sent).sum(1) > times * (1 + ROUNDING) + ROUNDING)
-    fine &= ~(sent & ((versions <= 0) | (versions > times[:, None]))).any(1)
-    twice = (names[:, :, None] == names[:, None]) & sent[:, :, None]
-    honest: Array = fine & (twice.sum((1, 2)) == sent.sum(1))
+        honest: Array = _check_lists(possible, rows, names, versions, times)
     return honest
 
 
 def find_honest_there(layout: Layout, rows: Tensor, names: Tensor, versions: Tensor, times: Tensor) -> Tensor:
     """Return the same as `find_honest`, in PyTorch."""
     sent = names != 0
-    fine = torch.ones_like(sent).index_put((sent,), _find_possible_there(layout, rows[sent])).all(1)
+    possible = torch.ones_like(sent).index_put((sent,), _find_possible_there(layout, rows[sent]))
+    honest: Tensor = _check_lists(possible, rows, names, versions, times)
+    return honest
+
+
+def _check_lists(possible: Any, rows: Any, names: Any, versions: Any, times: Any) -> Any:
+    """Return which devices' parts are all possible, and agree with each other; arrays of NumPy or tensors."""
+    sent = names != 0
+    fine = possible.all(1)
     fine &= ~((rows[..., 0] * sent).sum(1) > times * (1 + ROUNDING) + ROUNDING)
     fine &= ~(sent & ((versions <= 0) | (versions > times[:, None]))).any(1)
     twice = (names[:, :, None] == names[:, None]) & sent[:, :, None]

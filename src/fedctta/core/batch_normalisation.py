@@ -77,9 +77,9 @@ class _Gradients(torch.autograd.Function):
         rows = find_rows(over, (gradient, x, of_x), small)
         if rows is None or not can_fuse(x):
             return find_gradients(*arguments)
-        from fedctta.core import rectified_kernels
+        from fedctta.core import batch_normalisation_kernels as kernels
 
-        of_weight, of_bias = rectified_kernels.pull_back_by_batch(gradient, x, small, eps, top, of_x, rows)
+        of_weight, of_bias = kernels.pull_back_by_batch(gradient, x, small, eps, top, of_x, rows)
         return of_x, of_weight.view(mean.shape), of_bias.view(mean.shape)
 
     @staticmethod

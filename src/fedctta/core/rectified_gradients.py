@@ -73,8 +73,7 @@ class _PullBack(torch.autograd.Function):
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, ...], tuple[int | None, int, int]]:
         *tensors, top, over, wanted = arguments
-        every = bring_to_front(info, in_dims, tensors)
-        gradient, x, scale, shift = every
+        gradient, x, scale, shift = bring_to_front(info, in_dims, tensors)
         found = pull_back(gradient, x, scale, shift, top, tuple(d + 1 for d in over), wanted)
         return found, (0 if wanted else None, 0, 0)
 
